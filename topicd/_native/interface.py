@@ -1,0 +1,170 @@
+"""What the C core and its pure-Python twin both offer. Promise: same input, same output, same error.
+
+Every function accepts any object with the buffer protocol, reads only inside [start, end), and checks each
+length before it believes it. Malformed input raises ValueError(code, message) with a code of topicd.errors;
+nothing is written before everything was validated. Integers in packed results are little-endian.
+"""
+
+from __future__ import annotations
+
+from mmap import mmap
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+# Anything with the buffer protocol these functions meet (collections.abc.Buffer needs Python 3.12).
+Buffer: TypeAlias = "bytes | bytearray | memoryview | mmap"
+
+
+class Run(NamedTuple):
+    """Neighbouring valid frames of one type and topic; appends of a run have contiguous seqs."""
+
+    start: int  # offset of the first frame
+    end: int  # offset behind the last frame
+    type: int
+    topic_id: int
+    first_seq: int
+    count: int
+    first_ts: int
+    last_ts: int
+    whole_end: int  # offset behind the last frame that closes a batch (== start: none does)
+    whole_count: int  # frames up to there
+
+
+class Scan(NamedTuple):
+    runs: list[Run]
+    end: int  # offset behind the last valid frame; == the end asked for when all is well
+    problem: str  # "" or why the frame at `end` is not valid: "torn" (overruns) or "checksum" or "layout"
+
+
+class Selection(NamedTuple):
+    ranges: list[tuple[int, int]]  # neighbouring chosen frames merged, in order
+    count: int  # frames chosen
+    last_seq: int  # last seq examined, 0 if none was
+    examined: int  # frames examined
+    end: int  # offset behind the last frame examined
+
+
+class Columns(NamedTuple):
+    """Arrow-ready buffers of append frames. Offsets are int32 (count + 1), bitmaps are LSB-first validity."""
+
+    count: int
+    seq: bytes  # int64
+    ts_ms: bytes  # int64
+    data_offsets: bytes
+    data: bytes
+    tag_offsets: bytes
+    tag: bytes
+    tag_valid: bytes
+    node_offsets: bytes
+    node: bytes
+    node_valid: bytes
+    meta_offsets: bytes
+    meta: bytes  # msgpack
+    meta_valid: bytes
+
+
+# (seq, ts_ms, node, tag, meta as msgpack, data)
+Decoded = tuple[int, int, bytes | None, bytes | None, bytes | None, bytes]
+
+
+class Core(Protocol):
+    name: str  # "native" or "pure"
+
+    # ---- shared words (8-byte aligned offsets into a writable shared mapping) ----
+    def load(self, memory: Buffer, offset: int) -> int:
+        """Load a u64 with acquire order."""
+        ...
+
+    def store(self, memory: Buffer, offset: int, value: int) -> None:
+        """Store a u64 with release order, never torn."""
+        ...
+
+    def store_fence(self, memory: Buffer, offset: int, value: int) -> None:
+        """Store, then a full fence: what is loaded afterwards is loaded after the store is seen."""
+        ...
+
+    def fence_load(self, memory: Buffer, offset: int) -> int:
+        """A full fence, then load: for "is the other side asleep?" after publishing work."""
+        ...
+
+    def ring_write(
+        self, memory: Buffer, body_at: int, capacity: int, head: int, data: Buffer, start: int, end: int
+    ) -> int:
+        """Copy data[start:end] into the ring body at position head (wrapping); the new head. Publishes nothing."""
+        ...
+
+    # ---- checksums ----
+    def xxh3_64(self, data: Buffer, seed: int = 0) -> int: ...
+
+    # ---- frames ----
+    def encode_batch(
+        self,
+        datas: Sequence[Buffer],
+        tags: Sequence[bytes | None] | bytes | None,
+        nodes: Sequence[bytes | None] | bytes | None,
+        metas: Sequence[bytes | None] | None,
+    ) -> bytearray:
+        """Append frames with topic id, seq, ts and checksum blank; all but the last carry the `more` flag.
+
+        A single bytes value for tags or nodes applies to every record. metas are packed msgpack maps.
+        """
+        ...
+
+    def stamp_frames(
+        self, batch: Buffer, start: int, end: int, topic_id: int, first_seq: int, ts: int, durable: bool
+    ) -> bytes:
+        """Validate a client batch, then fill it in place; packed u32 offsets of its frames relative to start.
+
+        Valid: append frames only, filling [start, end) exactly, limits of topicd.limits kept, tag/node/meta flags
+        true exactly when the field is there (never empty), `more` on all but the last, meta one msgpack map.
+        """
+        ...
+
+    def scan_frames(self, buf: Buffer, start: int, end: int) -> Scan:
+        """Validate frames of any type (layout and checksum) up to the first bad one and group them into runs."""
+        ...
+
+    def frame_offsets(self, buf: Buffer, start: int, end: int) -> bytes:
+        """Packed u32 offsets (relative to start) of trusted frames: lengths are checked, checksums are not."""
+        ...
+
+    def index_entries(self, buf: Buffer, start: int, end: int, base: int) -> bytes:
+        """The .idx entries (20 bytes each, docs/formats.md) of trusted frames whose first lies at file offset base."""
+        ...
+
+    def frame_tags(self, buf: Buffer, start: int, end: int) -> list[tuple[bytes, int]]:
+        """(tag, seq) of each tagged frame, in frame order."""
+        ...
+
+    def select_frames(
+        self,
+        buf: Buffer,
+        start: int,
+        end: int,
+        after_seq: int,
+        up_to_seq: int,
+        limit: int,
+        max_bytes: int,
+        min_ts: int,
+        tag_eq: bytes | None,
+        tag_prefix: bytes | None,
+        nodes: Sequence[bytes],
+        dead: bytes,
+    ) -> Selection:
+        """Choose append frames with after_seq < seq <= up_to_seq that pass every filter.
+
+        Left out: ts < min_ts, another tag, a node in nodes, a seq inside dead (packed u64 pairs [first, last],
+        ascending). Stops before the frame that would exceed limit or max_bytes, but never before the first chosen
+        one. Frames of other types are passed over silently.
+        """
+        ...
+
+    def decode_frames(self, buf: Buffer, start: int, end: int) -> list[Decoded]:
+        """Append frames as tuples; bytes are copies. Lengths are checked, checksums are not."""
+        ...
+
+    def payloads(self, buf: Buffer, start: int, end: int) -> list[bytes]:
+        """Only the data of each append frame, without its meta."""
+        ...
+
+    def columns(self, buf: Buffer, start: int, end: int) -> Columns: ...

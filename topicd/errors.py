@@ -1,0 +1,151 @@
+"""What can go wrong, as one class per code. Promise: code, status and retriable are part of the contract.
+
+The table in docs/protocol.md is generated from these classes; the wire carries {code, message, detail, retriable}.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TopicdError(Exception):
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retriable: ClassVar[bool] = False
+    summary: ClassVar[str] = "something failed inside the daemon; its log says what"
+
+    def __init__(self, message: str, **detail: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail: dict[str, Any] = detail
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"code": self.code, "message": self.message, "detail": self.detail, "retriable": self.retriable}
+
+
+class InvalidRequest(TopicdError):
+    code, status, retriable = "invalid_request", 400, False
+    summary = "a field is malformed, missing or outside its range"
+
+
+class RecordTooLarge(TopicdError):
+    code, status, retriable = "record_too_large", 413, False
+    summary = "data, meta, tag or node exceeds its limit"
+
+
+class BatchTooLarge(TopicdError):
+    code, status, retriable = "batch_too_large", 413, False
+    summary = "more records or bytes than one write may hold"
+
+
+class Unauthorized(TopicdError):
+    code, status, retriable = "unauthorized", 401, False
+    summary = "no or unknown credentials"
+
+
+class Forbidden(TopicdError):
+    code, status, retriable = "forbidden", 403, False
+    summary = "the credentials do not allow this"
+
+
+class TopicNotFound(TopicdError):
+    code, status, retriable = "topic_not_found", 404, False
+    summary = "no topic of that name or id"
+
+
+class ConsumerNotFound(TopicdError):
+    code, status, retriable = "consumer_not_found", 404, False
+    summary = "no consumer of that name on the topic"
+
+
+class Conflict(TopicdError):
+    code, status, retriable = "conflict", 409, False
+    summary = "the change contradicts what exists (for example the immutable type)"
+
+
+class TopicFull(TopicdError):
+    code, status, retriable = "topic_full", 422, False
+    summary = "discard: reject and the cap is reached; nothing was stored"
+
+
+class Throttled(TopicdError):
+    code, status, retriable = "throttled", 429, True
+    summary = "a bounded resource is full; detail.limit names it, detail.retry_after_ms says when to retry"
+
+
+class StorageFailed(TopicdError):
+    code, status, retriable = "storage_failed", 503, True
+    summary = "the disk refused the write or the sync; nothing of the batch was stored"
+
+
+class StorageCorrupt(TopicdError):
+    code, status, retriable = "storage_corrupt", 500, False
+    summary = "stored bytes fail their checksum; detail names the file and the range of seqs"
+
+
+class NotReady(TopicdError):
+    code, status, retriable = "not_ready", 503, True
+    summary = "the daemon is recovering or draining"
+
+
+class WrongShard(TopicdError):
+    code, status, retriable = "wrong_shard", 421, True
+    summary = "the topic belongs to another shard; fetch the shard map anew"
+
+
+class UnsupportedVersion(TopicdError):
+    code, status, retriable = "unsupported_version", 400, False
+    summary = "protocol or format version not known here"
+
+
+class Internal(TopicdError):
+    pass
+
+
+class ConnectionLost(TopicdError):
+    """Raised by the client library only: the outcome of what was under way is unknown until it is retried."""
+
+    code, status, retriable = "connection_lost", 503, True
+    summary = "the connection to the daemon broke or could not be made (client side)"
+
+
+class FormatError(TopicdError):
+    """A file or message whose bytes do not follow the documented layout."""
+
+    code, status, retriable = "format_error", 500, False
+    summary = "a file's bytes do not follow the documented layout"
+
+
+ERRORS: dict[str, type[TopicdError]] = {
+    cls.code: cls
+    for cls in (
+        InvalidRequest,
+        RecordTooLarge,
+        BatchTooLarge,
+        Unauthorized,
+        Forbidden,
+        TopicNotFound,
+        ConsumerNotFound,
+        Conflict,
+        TopicFull,
+        Throttled,
+        StorageFailed,
+        StorageCorrupt,
+        NotReady,
+        WrongShard,
+        UnsupportedVersion,
+        Internal,
+        ConnectionLost,
+        FormatError,
+    )
+}
+
+
+def from_wire(body: dict[str, Any]) -> TopicdError:
+    """The exception a peer described; an unknown code becomes TopicdError and keeps its text."""
+    cls = ERRORS.get(str(body.get("code")), TopicdError)
+    detail = body.get("detail")
+    error = cls(str(body.get("message", "")))
+    if isinstance(detail, dict):
+        error.detail = {str(k): v for k, v in detail.items()}
+    return error

@@ -1,0 +1,44 @@
+"""Every limit of the contract, once. Sizes are bytes, counts are records, unless the name says so."""
+
+from __future__ import annotations
+
+import re
+
+KIB = 1024
+MIB = 1024 * KIB
+
+TOPIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+TOPIC_NAME_RULE = "1 to 255 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"
+
+MAX_DATA_AND_META = 1 * MIB
+MAX_TAG = 256
+MAX_NODE = 128
+MAX_META = 16 * KIB
+MAX_META_KEYS = 64
+MAX_BATCH_RECORDS = 10_000
+MAX_BATCH_BYTES = 64 * MIB
+
+FRAME_HEADER = 38
+FRAME_CHECKSUM = 8
+FRAME_OVERHEAD = FRAME_HEADER + FRAME_CHECKSUM
+MAX_FRAME = FRAME_OVERHEAD + MAX_NODE + MAX_TAG + 2 + MAX_DATA_AND_META
+MAX_SEQ = 2**63 - 1
+
+# A message on the client socket holds one batch and a little beside it.
+MAX_MESSAGE = MAX_BATCH_BYTES + MAX_BATCH_RECORDS * FRAME_OVERHEAD + 64 * KIB
+# Everything but a batch is small.
+MAX_CONTROL_MESSAGE = 1 * MIB
+
+FETCH_RECORDS_DEFAULT = 256
+FETCH_RECORDS_MAX = 100_000
+FETCH_BYTES_DEFAULT = 1 * MIB
+FETCH_BYTES_MAX = 8 * MIB
+LONG_POLL_MS_MAX = 30_000
+LIST_PAGE_DEFAULT = 100
+LIST_PAGE_MAX = 1_000
+
+OUTBOX_FRAMES = 1_024
+SUBSCRIPTION_TOPICS_MAX = 256
+IDEMPOTENCY_KEY_MAX = 256
+
+SMALL_FILE_MAX = 64 * MIB

@@ -1,0 +1,140 @@
+"""Where everything lies on disk, in the run directory and in shared memory: names are made and parsed here only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+SHM_DIR = Path("/dev/shm")
+
+_WAL_FILE = re.compile(r"wal-([0-9a-f]{16})\.log")
+_SHARD_DIR = re.compile(r"shard-(\d{2,})")
+_SNAPSHOT = re.compile(r"snapshot-(\d+)\.bin")
+_TOPIC_DIR = re.compile(r"([0-9a-f]{16})(\.deleted)?")
+_SEGMENT = re.compile(r"seg-(\d{20})\.(data|idx|tags|del)")
+
+
+@dataclass(frozen=True)
+class DataDir:
+    root: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "LOCK"
+
+    @property
+    def format(self) -> Path:
+        return self.root / "FORMAT"
+
+    @property
+    def meta(self) -> Path:
+        return self.root / "meta"
+
+    @property
+    def identity(self) -> Path:
+        """Topic-id high-water mark, run number and the instance whose rings may be left in shared memory."""
+        return self.meta / "identity.bin"
+
+    def snapshots(self, dlv: int) -> Path:
+        return self.meta / shard_dir_name(dlv)
+
+    @property
+    def wal(self) -> Path:
+        return self.root / "wal"
+
+    def wal_shard(self, shard: int) -> Path:
+        return self.wal / shard_dir_name(shard)
+
+    @property
+    def topics(self) -> Path:
+        return self.root / "topics"
+
+    def topic(self, topic_id: int) -> Path:
+        return self.topics / topic_dir_name(topic_id)
+
+    @property
+    def quarantine(self) -> Path:
+        return self.root / "quarantine"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    root: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.root / "topicd.sock"
+
+    def delivery_socket(self, shard: int) -> Path:
+        return self.root / f"dlv-{shard:02d}.sock"
+
+    @property
+    def metrics_socket(self) -> Path:
+        return self.root / "metrics.sock"
+
+
+def shard_dir_name(shard: int) -> str:
+    return f"shard-{shard:02d}"
+
+
+def parse_shard_dir(name: str) -> int | None:
+    m = _SHARD_DIR.fullmatch(name)
+    return int(m.group(1)) if m else None
+
+
+def wal_file_name(first_lsn: int) -> str:
+    return f"wal-{first_lsn:016x}.log"
+
+
+def parse_wal_file(name: str) -> int | None:
+    m = _WAL_FILE.fullmatch(name)
+    return int(m.group(1), 16) if m else None
+
+
+def snapshot_name(number: int) -> str:
+    return f"snapshot-{number}.bin"
+
+
+def parse_snapshot(name: str) -> int | None:
+    m = _SNAPSHOT.fullmatch(name)
+    return int(m.group(1)) if m else None
+
+
+def topic_dir_name(topic_id: int) -> str:
+    return f"{topic_id:016x}"
+
+
+def parse_topic_dir(name: str) -> tuple[int, bool] | None:
+    """(topic id, is it being deleted), or None for a name that is not ours."""
+    m = _TOPIC_DIR.fullmatch(name)
+    return (int(m.group(1), 16), m.group(2) is not None) if m else None
+
+
+def segment_name(first_seq: int, part: str) -> str:
+    return f"seg-{first_seq:020d}.{part}"
+
+
+def parse_segment(name: str) -> tuple[int, str] | None:
+    m = _SEGMENT.fullmatch(name)
+    return (int(m.group(1)), m.group(2)) if m else None
+
+
+def shm_prefix(instance: str) -> str:
+    return f"/topicd.{instance}."
+
+
+def ring_shm(instance: str, wal: int, dlv: int) -> str:
+    return f"{shm_prefix(instance)}ring.{wal:02d}.{dlv:02d}"
+
+
+def wal_state_shm(instance: str, wal: int) -> str:
+    return f"{shm_prefix(instance)}walstate.{wal:02d}"
+
+
+def stats_shm(instance: str, process: str) -> str:
+    return f"{shm_prefix(instance)}stats.{process}"
+
+
+def bells_shm(instance: str) -> str:
+    return f"{shm_prefix(instance)}bells"
