@@ -63,6 +63,11 @@ class Conflict(TopicdError):
     summary = "the change contradicts what exists (for example the immutable type)"
 
 
+class OutOfOrder(TopicdError):
+    code, status, retriable = "out_of_order", 409, True
+    summary = "a batch number came before its predecessor was stored; detail.expected says which is next"
+
+
 class TopicFull(TopicdError):
     code, status, retriable = "topic_full", 422, False
     summary = "discard: reject and the cap is reached; nothing was stored"
@@ -127,6 +132,7 @@ ERRORS: dict[str, type[TopicdError]] = {
         TopicNotFound,
         ConsumerNotFound,
         Conflict,
+        OutOfOrder,
         TopicFull,
         Throttled,
         StorageFailed,

@@ -1,0 +1,51 @@
+"""Waking another process. Promise: no wake-up is lost and no system call is made for a side that is awake.
+
+Every process has one eventfd and one word in the bells region: 1 while it sleeps (or is about to). To sleep:
+announce(), look at the work once more, wait on the eventfd, awake(). To wake: publish the work, then ring().
+The full fence on both sides makes it impossible that both miss each other.
+"""
+
+from __future__ import annotations
+
+import os
+
+from topicd._native import core
+from topicd.ipc import shm
+
+_STRIDE = 64
+
+
+def create_words(name: str, processes: int, instance: str) -> shm.Region:
+    return shm.create(name, shm.RegionKind.BELLS, processes * _STRIDE, instance)
+
+
+def create_fd() -> int:
+    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+
+class Doorbell:
+    """One process's bell, held by the process itself and by all who may wake it."""
+
+    def __init__(self, region: shm.Region, process: int, fd: int) -> None:
+        self._memory = region.memory
+        self._at = shm.BODY_AT + process * _STRIDE
+        self.fd = fd
+
+    def ring(self) -> None:
+        if core.fence_load(self._memory, self._at):
+            os.eventfd_write(self.fd, 1)
+
+    def ring_always(self) -> None:
+        """For a side that may not have announced its sleep: start-up and shutdown."""
+        os.eventfd_write(self.fd, 1)
+
+    def announce(self) -> None:
+        core.store_fence(self._memory, self._at, 1)
+
+    def awake(self) -> None:
+        """Withdraw the announcement and empty the eventfd; rings coalesce, their number means nothing."""
+        core.store(self._memory, self._at, 0)
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return

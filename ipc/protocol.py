@@ -1,0 +1,202 @@
+"""Messages between clients and the daemon. Bytes: docs/protocol.md. Promise: one encoder and one decoder for each.
+
+    0  u32 length      bytes after this field
+    4  u8  op          Op
+    5  u8  flags       MessageFlag
+    6  u32 request id  chosen by the client, repeated in the answer
+   10  body            fixed layout for append, fetch, push, credit; a msgpack map for all others
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum, IntFlag
+from typing import Any, NamedTuple
+
+import msgpack
+
+from topicd.errors import InvalidRequest, TopicdError
+from topicd.limits import MAX_CONTROL_MESSAGE, MAX_MESSAGE
+
+PROTOCOL_VERSION = 1
+
+HEADER = struct.Struct(
+    "<"  # little-endian, unpadded
+    "I"  # length
+    "B"  # op
+    "B"  # flags
+    "I"  # request id
+)
+LENGTH_FIELD = 4
+MIN_LENGTH = HEADER.size - LENGTH_FIELD
+
+
+class Op(IntEnum):
+    """Requests below 0x80; the answer to op x is x | 0x80, or ERROR. PUSH and LAGGED answer SUBSCRIBE many times."""
+
+    HELLO = 0x01
+    PING = 0x02
+    STATUS = 0x03
+    OPEN = 0x10
+    CONFIGURE = 0x11
+    STATE = 0x12
+    LIST = 0x13
+    DELETE_TOPIC = 0x14
+    APPEND = 0x20
+    FETCH = 0x21
+    DELETE_RECORDS = 0x22
+    SUBSCRIBE = 0x30
+    UNSUBSCRIBE = 0x31
+    CREDIT = 0x32
+    CONSUMER = 0x40
+    SEGMENTS = 0x50
+    DEBUG = 0x7E
+    PUSH = 0xB8
+    NOTICE = 0xB9
+    ERROR = 0xFF
+
+
+ANSWER = 0x80
+
+
+class MessageFlag(IntFlag):
+    PERFORMANCE = 1  # request: the answer shall carry the performance block
+    DEDUPED = 2  # append answer: a retry; nothing was stored again
+    TOMBSTONE = 4  # fetch answer, push: a tombstone map stands before the frames
+    CAUGHT_UP = 8  # fetch answer, push: nothing behind what was examined
+    METADATA_ONLY = 16  # fetch: frames come with data and meta cut off (data_len 0, no checksum)
+    FILTER = 32  # fetch: a filter map follows the fixed fields
+    KEY = 64  # append: u16 length and an idempotency key follow the fixed fields
+
+
+APPEND = struct.Struct(
+    "<"
+    "Q"  # topic_id
+    "Q"  # producer_id   0: none
+    "Q"  # batch_no      1, 2, 3 … per producer and topic
+    "I"  # count         frames that follow
+)
+APPENDED = struct.Struct(
+    "<"
+    "Q"  # first_seq
+    "I"  # count
+    "Q"  # head_seq
+)
+FETCH = struct.Struct(
+    "<"
+    "Q"  # topic_id
+    "Q"  # from_seq      exclusive
+    "I"  # limit         records, 0: default
+    "I"  # max_bytes     0: default
+    "I"  # wait_ms       long poll
+)
+FETCHED = struct.Struct(
+    "<"
+    "Q"  # topic_id
+    "Q"  # next_from_seq last seq examined
+    "Q"  # head_seq
+    "Q"  # earliest_seq
+    "I"  # count         frames that follow
+    "I"  # extra_len     bytes of the msgpack map before the frames: {tombstone?, performance?}
+)
+CREDIT = struct.Struct(
+    "<"
+    "I"  # subscription  request id of the SUBSCRIBE
+    "I"  # bytes         that may be pushed beyond what was granted before
+)
+PERFORMANCE = struct.Struct(
+    "<"
+    "f"  # server_total_ms
+    "f"  # wal_append_ms
+    "f"  # fsync_ms
+    "I"  # records_scanned
+    "f"  # throttle_wait_ms
+)
+
+
+class Message(NamedTuple):
+    op: int
+    flags: int
+    request_id: int
+    body: memoryview  # valid until the reader is fed again; copy to keep
+
+
+def performance_map(raw: bytes | memoryview) -> dict[str, float]:
+    names = ("server_total_ms", "wal_append_ms", "fsync_ms", "records_scanned", "throttle_wait_ms")
+    return dict(zip(names, PERFORMANCE.unpack(raw), strict=True))
+
+
+def header(op: int, flags: int, request_id: int, body_len: int) -> bytes:
+    return HEADER.pack(MIN_LENGTH + body_len, op, flags, request_id)
+
+
+def message(op: int, request_id: int, body: bytes, flags: int = 0) -> bytes:
+    return HEADER.pack(MIN_LENGTH + len(body), op, flags, request_id) + body
+
+
+def map_message(op: int, request_id: int, body: dict[str, Any], flags: int = 0) -> bytes:
+    return message(op, request_id, msgpack.packb(body, use_bin_type=True), flags)
+
+
+def error_message(request_id: int, error: TopicdError) -> bytes:
+    return map_message(Op.ERROR, request_id, error.to_wire())
+
+
+def unpack_map(body: bytes | memoryview) -> dict[str, Any]:
+    """The msgpack map of a body; anything else is the sender's error."""
+    try:
+        found = msgpack.unpackb(body, raw=False, strict_map_key=True, max_buffer_size=MAX_MESSAGE)
+    except Exception as exc:
+        raise InvalidRequest(f"body is not a msgpack map: {exc}") from None
+    if not isinstance(found, dict):
+        raise InvalidRequest(f"body must be a msgpack map, not {type(found).__name__}")
+    return found
+
+
+class MessageReader:
+    """Cuts a byte stream into messages, whatever the pieces it arrives in. Memory: at most one message and a piece."""
+
+    def __init__(self, max_control: int = MAX_CONTROL_MESSAGE, max_bulk: int = MAX_MESSAGE) -> None:
+        self._buffer = bytearray()
+        self._max_control = max_control
+        self._max_bulk = max_bulk
+
+    @property
+    def pending(self) -> int:
+        return len(self._buffer)
+
+    def feed(self, data: bytes | memoryview) -> Iterator[Message]:
+        """Messages completed by data. Exhaust the iterator before feeding again. Raises InvalidRequest when the
+        stream cannot be what it claims to be; the connection is of no use afterwards."""
+        if self._buffer:
+            self._buffer += data
+            source: bytes | bytearray | memoryview = self._buffer
+        else:
+            source = data
+        at = yield from self._cut(memoryview(source))
+        if source is self._buffer:
+            rest = bytes(memoryview(self._buffer)[at:])
+            self._buffer = bytearray(rest)
+        elif at < len(source):
+            self._buffer += memoryview(source)[at:]
+
+    def _cut(self, view: memoryview) -> Any:
+        at, end = 0, len(view)
+        while end - at >= HEADER.size:
+            length, op, flags, request_id = HEADER.unpack_from(view, at)
+            self.check_length(length, op)
+            if end - at - LENGTH_FIELD < length:
+                break
+            yield Message(op, flags, request_id, view[at + HEADER.size : at + LENGTH_FIELD + length])
+            at += LENGTH_FIELD + length
+        return at
+
+    def check_length(self, length: int, op: int) -> None:
+        bulk = op in BULK_OPS
+        allowed = self._max_bulk if bulk else self._max_control
+        if not MIN_LENGTH <= length <= allowed:
+            raise InvalidRequest(f"message length {length} for op 0x{op:02x} is outside {MIN_LENGTH} to {allowed}")
+
+
+BULK_OPS = frozenset({Op.APPEND, Op.FETCH | ANSWER, Op.PUSH, Op.LIST | ANSWER, Op.SEGMENTS | ANSWER})

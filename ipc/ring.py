@@ -1,0 +1,173 @@
+"""The byte ring from one delivery shard to one WAL shard. Promise: its bytes are WAL bytes, whole frames only.
+
+One producer, one consumer, both sides may die and be replaced. Positions are bytes since the ring was made and
+only grow; the body index is position % capacity. Each counter has a cache line of its own.
+
+    64  head             producer   everything below is valid
+   128  sync_wanted_pos  producer   somebody waits for the sync of everything below
+   192  resync_pos       producer   where valid bytes begin again after a failure
+   200  resync_epoch     producer   which failure that answers
+   256  absorbed_pos     producer   everything below is in segments and snapshots: the WAL may forget it
+   320  written_pos      consumer   everything below is in the file (page cache); its space is free again
+   384  synced_pos       consumer   everything below survives power loss
+   448  failed_pos       consumer   what lies above at the last failure was not stored
+   456  failed_errno     consumer
+   464  failed_epoch     consumer   counts failures
+   512  read_only        consumer   errno while the WAL shard cannot write at all, else 0
+   576  body
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topicd._native import core
+from topicd._native.interface import Buffer
+from topicd.ipc import shm
+
+_HEAD = 64
+_SYNC_WANTED = 128
+_RESYNC_POS = 192
+_RESYNC_EPOCH = 200
+_ABSORBED = 256
+_WRITTEN = 320
+_SYNCED = 384
+_FAILED_POS = 448
+_FAILED_ERRNO = 456
+_FAILED_EPOCH = 464
+_READ_ONLY = 512
+BODY_AT = 576
+
+
+def create(name: str, capacity: int, instance: str) -> shm.Region:
+    return shm.create(name, shm.RegionKind.RING, BODY_AT - shm.BODY_AT + capacity, instance)
+
+
+class Ring:
+    """What both ends can see."""
+
+    def __init__(self, region: shm.Region) -> None:
+        self._region = region
+        self._memory = region.memory
+        self.capacity = region.body_len - (BODY_AT - shm.BODY_AT)
+
+    @classmethod
+    def attach(cls, name: str, instance: str) -> Ring:
+        return cls(shm.attach(name, shm.RegionKind.RING, instance))
+
+    def close(self) -> None:
+        self._region.close()
+
+    @property
+    def head(self) -> int:
+        return core.load(self._memory, _HEAD)
+
+    @property
+    def written_pos(self) -> int:
+        return core.load(self._memory, _WRITTEN)
+
+    @property
+    def synced_pos(self) -> int:
+        return core.load(self._memory, _SYNCED)
+
+    @property
+    def sync_wanted_pos(self) -> int:
+        return core.load(self._memory, _SYNC_WANTED)
+
+    @property
+    def absorbed_pos(self) -> int:
+        return core.load(self._memory, _ABSORBED)
+
+    @property
+    def failed_epoch(self) -> int:
+        return core.load(self._memory, _FAILED_EPOCH)
+
+    @property
+    def failure(self) -> tuple[int, int]:
+        """(position above which nothing was stored, errno) of the newest failure."""
+        return core.load(self._memory, _FAILED_POS), core.load(self._memory, _FAILED_ERRNO)
+
+    @property
+    def resync(self) -> tuple[int, int]:
+        """(epoch answered, position where valid bytes begin again)."""
+        return core.load(self._memory, _RESYNC_EPOCH), core.load(self._memory, _RESYNC_POS)
+
+    @property
+    def read_only_errno(self) -> int:
+        return core.load(self._memory, _READ_ONLY)
+
+    @property
+    def used(self) -> int:
+        return self.head - self.written_pos
+
+
+class RingProducer(Ring):
+    """The delivery shard's end."""
+
+    def __init__(self, region: shm.Region) -> None:
+        super().__init__(region)
+        self._head = self.head
+
+    @property
+    def free(self) -> int:
+        return self.capacity - (self._head - self.written_pos)
+
+    def try_write(self, parts: Sequence[Buffer]) -> int | None:
+        """Copy whole frames in and publish them at once: the new head, or None when they do not fit now."""
+        if sum(len(part) for part in parts) > self.free:
+            return None
+        head = self._head
+        for part in parts:
+            head = core.ring_write(self._memory, BODY_AT, self.capacity, head, part, 0, len(part))
+        return self._publish(head)
+
+    def try_write_slice(self, data: Buffer, start: int, end: int) -> int | None:
+        """The same for data[start:end], which must begin and end at frame boundaries."""
+        if end - start > self.free:
+            return None
+        return self._publish(core.ring_write(self._memory, BODY_AT, self.capacity, self._head, data, start, end))
+
+    def want_sync(self, position: int) -> None:
+        core.store(self._memory, _SYNC_WANTED, position)
+
+    def set_absorbed(self, position: int) -> None:
+        core.store(self._memory, _ABSORBED, position)
+
+    def answer_failure(self, epoch: int) -> None:
+        """What is written from now on is valid again; the consumer drops everything before."""
+        core.store(self._memory, _RESYNC_POS, self._head)
+        core.store(self._memory, _RESYNC_EPOCH, epoch)
+
+    def _publish(self, head: int) -> int:
+        self._head = head
+        core.store(self._memory, _HEAD, head)
+        return head
+
+
+class RingConsumer(Ring):
+    """The WAL shard's end."""
+
+    def views(self, start: int, end: int) -> list[memoryview]:
+        """The bytes [start, end) where they lie; valid until written_pos passes them."""
+        if start == end:
+            return []
+        body = memoryview(self._memory)[BODY_AT : BODY_AT + self.capacity]
+        a, b = start % self.capacity, end % self.capacity
+        return [body[a:b]] if a < b else [body[a:], *([body[:b]] if b else [])]
+
+    def set_written(self, position: int) -> None:
+        core.store(self._memory, _WRITTEN, position)
+
+    def set_synced(self, position: int) -> None:
+        core.store(self._memory, _SYNCED, position)
+
+    def fail(self, position: int, errno: int) -> int:
+        """Tell the producer that nothing above position was stored; the epoch it must answer."""
+        core.store(self._memory, _FAILED_POS, position)
+        core.store(self._memory, _FAILED_ERRNO, errno)
+        epoch = self.failed_epoch + 1
+        core.store(self._memory, _FAILED_EPOCH, epoch)
+        return epoch
+
+    def set_read_only(self, errno: int) -> None:
+        core.store(self._memory, _READ_ONLY, errno)

@@ -1,0 +1,170 @@
+"""The nouns of the contract: topic configuration, filters, tombstones, states. No behaviour beyond validation."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from topicd.errors import Conflict, InvalidRequest
+from topicd.limits import MAX_SEQ, MAX_TAG, TOPIC_NAME, TOPIC_NAME_RULE
+
+
+class Durability(StrEnum):
+    EPHEMERAL = "ephemeral"  # never in the WAL, gone at restart
+    MEMORY = "memory"  # acknowledged once it is in the ring
+    DISK = "disk"  # acknowledged after write(), synced in the background
+    FSYNC = "fsync"  # acknowledged after fdatasync()
+
+
+class GapReason(StrEnum):
+    CAP = "cap"
+    TTL = "ttl"
+    MIXED = "mixed"
+    RECREATED = "recreated"
+    SOURCE_TRIM = "source_trim"
+
+
+def check_topic_name(name: Any) -> str:
+    if not isinstance(name, str) or not TOPIC_NAME.fullmatch(name):
+        raise InvalidRequest(f"topic name {name!r:.300} is not allowed: {TOPIC_NAME_RULE}")
+    return name
+
+
+def _rule(low: int, high: int) -> dict[str, Any]:
+    return {"range": (low, high)}
+
+
+def _choice(*allowed: str) -> dict[str, Any]:
+    return {"choice": allowed}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What a topic promises. A field's metadata is its rule; docs and validation read it there."""
+
+    type: str = field(default="log", metadata=_choice("log", "queue"))
+    ttl_ms: int = field(default=0, metadata=_rule(0, MAX_SEQ))
+    cap_records: int = field(default=0, metadata=_rule(0, MAX_SEQ))
+    cap_bytes: int = field(default=0, metadata=_rule(0, MAX_SEQ))
+    discard: str = field(default="old", metadata=_choice("old", "reject"))
+    durability: str = field(default="disk", metadata=_choice(*(d.value for d in Durability)))
+    priority: int | None = field(default=None, metadata=_rule(-1000, 1000))
+    auto_priority: bool = True
+    auto_create: bool = True
+    idempotency_window_ms: int = field(default=120_000, metadata=_rule(0, 86_400_000))
+    dedupe_node: bool = True
+    retain: str = field(default="all", metadata=_choice("all", "acked"))
+    lease_ms: int = field(default=30_000, metadata=_rule(100, 86_400_000))
+    claim_jitter_ms: int = field(default=0, metadata=_rule(0, 5_000))
+    max_deliveries: int = field(default=0, metadata=_rule(0, 1_000_000))
+    dead_letter: str | None = None
+    leases_durable: bool = False
+
+    @classmethod
+    def from_fields(cls, given: Any) -> TopicConfig:
+        """Defaults overlaid with the given fields; every violation names the field, the value and the rule."""
+        return replace(cls(), **_checked(given))
+
+    def updated(self, given: Any) -> TopicConfig:
+        """This configuration with the given fields changed; `type` may be repeated but not changed."""
+        changes = _checked(given)
+        if changes.get("type", self.type) != self.type:
+            raise Conflict(f"type of a topic cannot change from {self.type!r} to {changes['type']!r}")
+        return replace(self, **changes)
+
+    def to_fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _checked(given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise InvalidRequest(f"config must be a map of fields, not {type(given).__name__}")
+    known = {f.name: f for f in fields(TopicConfig)}
+    changes: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "durable":
+            continue
+        if name not in known:
+            raise InvalidRequest(f"unknown config field {name!r:.100}; known are {', '.join(sorted(known))}, durable")
+        changes[name] = _checked_value(name, value, dict(known[name].metadata))
+    # An explicit durability wins over the alias.
+    if "durable" in given:
+        if not isinstance(given["durable"], bool):
+            raise InvalidRequest(f"config field durable must be true or false, not {given['durable']!r:.100}")
+        changes.setdefault("durability", Durability.FSYNC.value if given["durable"] else Durability.DISK.value)
+    return changes
+
+
+def _checked_value(name: str, value: Any, rule: dict[str, Any]) -> Any:
+    if name == "dead_letter":
+        return None if value is None else check_topic_name(value)
+    if name == "priority" and value is None:
+        return None
+    if "choice" in rule:
+        if value not in rule["choice"]:
+            raise InvalidRequest(f"config field {name} must be one of {', '.join(rule['choice'])}, not {value!r:.100}")
+        return value
+    if "range" in rule:
+        low, high = rule["range"]
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise InvalidRequest(f"config field {name} must be an integer from {low} to {high}, not {value!r:.100}")
+        return value
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"config field {name} must be true or false, not {value!r:.100}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class TagMatch:
+    """The one language for tags, in deletes, reads and subscriptions: Eq, or Glob with one trailing star."""
+
+    value: bytes
+    prefix: bool = False
+
+    @classmethod
+    def from_wire(cls, given: Any) -> TagMatch:
+        """`"x"` or `["tag", "Eq", "x"]` or `["tag", "Glob", "x*"]`."""
+        if isinstance(given, str):
+            return cls._make(given, prefix=False)
+        if isinstance(given, list | tuple) and len(given) == 3 and given[0] == "tag" and isinstance(given[2], str):
+            if given[1] == "Eq":
+                return cls._make(given[2], prefix=False)
+            if given[1] == "Glob":
+                if not given[2].endswith("*") or "*" in given[2][:-1]:
+                    raise InvalidRequest(f"Glob takes one trailing '*', got {given[2]!r:.300}")
+                return cls._make(given[2][:-1], prefix=True)
+        raise InvalidRequest(f"match must be a tag, ['tag','Eq',x] or ['tag','Glob','x*'], got {given!r:.300}")
+
+    @classmethod
+    def _make(cls, text: str, *, prefix: bool) -> TagMatch:
+        raw = text.encode()
+        if len(raw) > MAX_TAG or (not raw and not prefix):
+            raise InvalidRequest(f"a tag has 1 to {MAX_TAG} bytes, this one has {len(raw)}")
+        return cls(raw, prefix)
+
+    def to_wire(self) -> list[str]:
+        text = self.value.decode("utf-8", "surrogateescape")
+        return ["tag", "Glob", text + "*"] if self.prefix else ["tag", "Eq", text]
+
+    def matches(self, tag: bytes | None) -> bool:
+        return tag is not None and (tag.startswith(self.value) if self.prefix else tag == self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What cap or TTL removed before the reader got to it; seqs are inclusive."""
+
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+    earliest_seq: int
+    head_seq: int
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, body: dict[str, Any]) -> Tombstone:
+        return cls(**{f.name: body[f.name] for f in fields(cls)})
