@@ -1,0 +1,271 @@
+"""Settings of the daemon, each declared once: a field of Settings makes the flag, the environment variable,
+the TOML key and the line in docs/settings.md. Promise: flags win over the environment, the environment
+over the file, the file over the defaults; what cannot be understood is refused with its name, value,
+source and rule.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from topicd import values
+from topicd.limits import KIB, MIB
+from topicd.values import NO_LIMIT
+
+ENV_PREFIX = "TOPICD_"
+CONFIG_ENV = "TOPICD_CONFIG"
+SYSTEM_FILE = Path("/etc/topicd/topicd.toml")
+MAX_WAL_SHARDS = 64
+MAX_DELIVERY_SHARDS = 256
+AUTO_WAL_SHARDS_MAX = 8
+_DAY_MS = 86_400_000
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used; the message is for the operator."""
+
+
+def _setting(kind: str, default: Any, help: str, **rule: Any) -> Any:
+    """rule: low and high (numbers), choices (text), reloadable, hidden, auto (what 0 stands for)."""
+    return field(default=default, metadata={"kind": kind, "help": help, **rule})
+
+
+def _live(kind: str, default: Any, help: str, **rule: Any) -> Any:
+    """A setting that SIGHUP may change."""
+    return _setting(kind, default, help, reloadable=True, **rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    data_dir: Path = _setting("path", Path("./var/data"), "where topics, WAL and metadata lie")  # noqa: RUF009
+    run_dir: Path = _setting("path", Path("./var/run"), "where the sockets lie")  # noqa: RUF009
+    wal_shards: int = _setting(
+        "count", 0, "processes that write the WAL", low=0, high=MAX_WAL_SHARDS, auto="min(cpus, 8)"
+    )
+    delivery_shards: int = _setting(
+        "count", 0, "processes that own topics and serve them", low=0, high=MAX_DELIVERY_SHARDS, auto="cpus"
+    )
+    ring_bytes: int = _setting(
+        "size",
+        4 * MIB,
+        "shared memory between a delivery shard and a WAL shard: what may be in flight between the two",
+        low=1536 * KIB,
+        high=64 * MIB,
+    )
+    wal_file_bytes: int = _setting(
+        "size", 64 * MIB, "size of one WAL file; at least twice ring_bytes", low=MIB, high=4096 * MIB
+    )
+    disk_sync_ms: int = _setting(
+        "ms", 50, "longest time until a write of class disk is synced", low=1, high=60_000
+    )
+    checkpoint_bytes: int = _live(
+        "size", 32 * MIB, "checkpoint after so much new data per delivery shard", low=64 * KIB, high=NO_LIMIT
+    )
+    checkpoint_ms: int = _live(
+        "ms", 1000, "checkpoint so often while there is new data", low=10, high=_DAY_MS
+    )
+    snapshot_ms: int = _live("ms", 60_000, "write a metadata snapshot so often", low=100, high=_DAY_MS)
+    segment_max_records: int = _setting(
+        "count", 10_000, "seal a segment at so many records", low=1, high=10_000_000
+    )
+    segment_max_bytes: int = _setting(
+        "size", 64 * MIB, "seal a segment at this size", low=4 * KIB, high=1024 * MIB
+    )
+    segment_max_age_ms: int = _setting("ms", 3_600_000, "seal a segment at this age", low=100, high=NO_LIMIT)
+    map_cache_bytes: int = _setting(
+        "size", 64 * MIB, "mapped segments a delivery shard keeps for reading", low=0, high=NO_LIMIT
+    )
+    allowed_uids: str = _live(
+        "uids", "", "users that may connect, comma-separated; empty: the daemon's own user and root"
+    )
+    socket_mode: str = _setting("mode", "0660", "permission bits of the sockets, octal")
+    max_topics: int = _live("count", 100_000, "topics in all", low=1, high=NO_LIMIT)
+    max_connections: int = _live("count", 10_000, "connections per delivery shard", low=1, high=1_000_000)
+    max_inflight_bytes: int = _live(
+        "size",
+        64 * MIB,
+        "unacknowledged bytes per delivery shard before clients are throttled",
+        low=MIB,
+        high=NO_LIMIT,
+    )
+    max_inflight_per_connection: int = _live(
+        "count", 1000, "unanswered requests per connection", low=1, high=1_000_000
+    )
+    max_total_bytes: int = _live(
+        "size", 0, "stored bytes in all; 0: as much as the disk holds", low=0, high=NO_LIMIT
+    )
+    outbox_bytes: int = _setting(
+        "size", 4 * MIB, "bytes waiting for a slow reader before it is lagged", low=64 * KIB, high=NO_LIMIT
+    )
+    stop_timeout_s: float = _setting(
+        "seconds", 10.0, "time for a clean stop before processes are killed", low=0.5, high=3600
+    )
+    heartbeat_timeout_s: float = _setting(
+        "seconds", 5.0, "a process silent for so long is killed and started anew", low=0.5, high=3600
+    )
+    log_level: str = _live(
+        "choice", "info", "least severe message that is logged", choices=("debug", "info", "warning", "error")
+    )
+    log_format: str = _setting("choice", "text", "how log lines look", choices=("text", "json"))
+    test_clock: bool = _setting("flag", False, "let tests set the clock", hidden=True)
+
+    def resolved(self) -> Settings:
+        """Automatic values filled in, directories absolute, fields checked against each other."""
+        cpus = len(os.sched_getaffinity(0))
+        done = replace(
+            self,
+            data_dir=self.data_dir.absolute(),
+            run_dir=self.run_dir.absolute(),
+            wal_shards=self.wal_shards or min(cpus, AUTO_WAL_SHARDS_MAX),
+            delivery_shards=self.delivery_shards or min(cpus, MAX_DELIVERY_SHARDS),
+        )
+        done._check_together()
+        return done
+
+    def _check_together(self) -> None:
+        if self.wal_file_bytes < 2 * self.ring_bytes:
+            raise ConfigError(
+                f"wal_file_bytes ({values.format_size(self.wal_file_bytes)}) must be at least twice "
+                f"ring_bytes ({values.format_size(self.ring_bytes)})"
+            )
+        if self.data_dir == self.run_dir:
+            raise ConfigError(f"data_dir and run_dir must differ, both are {self.data_dir}")
+
+    @property
+    def uids(self) -> frozenset[int]:
+        """Users that may connect."""
+        given = frozenset(int(uid) for uid in self.allowed_uids.split(",") if uid)
+        return given or frozenset({os.geteuid(), 0})
+
+    @property
+    def mode(self) -> int:
+        return int(self.socket_mode, 8)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain values, for messages and JSON."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
+
+    @classmethod
+    def from_wire(cls, given: Mapping[str, Any]) -> Settings:
+        return cls(**parse_all(given, "message"))
+
+
+FIELDS: dict[str, Field[Any]] = {f.name: f for f in fields(Settings)}
+RELOADABLE = frozenset(name for name, f in FIELDS.items() if f.metadata.get("reloadable"))
+
+
+class Loaded(NamedTuple):
+    settings: Settings  # resolved
+    sources: dict[str, str]  # setting -> "flag", "environment", path of the file, or "default"
+    file: Path | None
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    system_file: Path = SYSTEM_FILE,
+) -> Loaded:
+    """Settings from every source. A file that was named must exist; the system's file need not."""
+    environ = os.environ if environ is None else environ
+    path = file or (Path(environ[CONFIG_ENV]) if environ.get(CONFIG_ENV) else None)
+    if path is None and system_file.is_file():
+        path = system_file
+    merged: dict[str, Any] = {}
+    sources = dict.fromkeys(FIELDS, "default")
+    for source, given in (
+        (str(path), read_file(path) if path else {}),
+        ("environment", _from_environment(environ)),
+        ("flag", {name: value for name, value in (flags or {}).items() if value is not None}),
+    ):
+        parsed = parse_all(given, source)
+        merged |= parsed
+        sources |= dict.fromkeys(parsed, source)
+    return Loaded(Settings(**merged).resolved(), sources, path)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        with path.open("rb") as stream:
+            return tomllib.load(stream)
+    except OSError as exc:
+        raise ConfigError(f"cannot read {path}: {exc.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} is not valid TOML: {exc}") from None
+
+
+def parse_all(given: Mapping[str, Any], source: str) -> dict[str, Any]:
+    parsed = {}
+    for name, value in given.items():
+        if name not in FIELDS:
+            near = difflib.get_close_matches(str(name), FIELDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else "`topicd config show` lists all"
+            raise ConfigError(f"unknown setting {name!r:.100} ({source}); {hint}")
+        try:
+            parsed[name] = values.parse(value, FIELDS[name].metadata)
+        except ValueError as exc:
+            raise ConfigError(f"{name} ({source}): {exc}, not {value!r:.100}") from None
+    return parsed
+
+
+def env_name(name: str) -> str:
+    return ENV_PREFIX + name.upper()
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for key, value in environ.items():
+        if not key.startswith(ENV_PREFIX):
+            continue
+        name = key.removeprefix(ENV_PREFIX).lower()
+        if name in FIELDS:
+            found[name] = value
+        elif near := difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.85):
+            # Other programs may have TOPICD_ variables; only a likely slip of the pen is an error.
+            raise ConfigError(f"unknown environment variable {key}; did you mean {env_name(near[0])}?")
+    return found
+
+
+def format_value(name: str, value: Any) -> str:
+    return values.format(value, FIELDS[name].metadata)
+
+
+def render_settings_markdown() -> str:
+    """docs/settings.md."""
+    lines = [
+        _DOCS_HEAD,
+        "| setting | default | unit | allowed | reload | what it is |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, f in FIELDS.items():
+        rule = f.metadata
+        if rule.get("hidden"):
+            continue
+        default = f"0: {rule['auto']}" if "auto" in rule else format_value(name, f.default) or "empty"
+        unit, allowed = values.UNIT_TEXT.get(rule["kind"], ""), values.range_text(rule)
+        reload = "yes" if name in RELOADABLE else ""
+        lines.append(f"| `{name}` | {default} | {unit} | {allowed} | {reload} | {rule['help']} |")
+    return "\n".join(lines) + "\n"
+
+
+_DOCS_HEAD = f"""# Settings
+
+Generated from `topicd/config.py` by `make docs`.
+
+Each setting `some_name` can be given as flag `--some-name`, as environment variable
+`{ENV_PREFIX}SOME_NAME` and as key `some_name` in a TOML file. Flags win over the environment, the
+environment over the file, the file over the default. The file is the one named by `--config`, else by
+`{CONFIG_ENV}`, else `{SYSTEM_FILE}` if it exists.
+
+Sizes are bytes or text like `64MiB`, `512K`, `1.5GiB` (powers of 1024). `topicd config show` prints
+every value and where it came from; `topicd config check` only says whether they can be used. Settings
+marked *reload* change on SIGHUP (`systemctl reload topicd`); the others need a restart.
+"""

@@ -1,0 +1,134 @@
+"""Values as people write them in files, variables and flags, by kind. A ValueError says what it must be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from topicd.limits import KIB, MIB
+
+NO_LIMIT = 2**62
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:iB)?|B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": KIB, "M": MIB, "G": 1024 * MIB, "T": 1024 * 1024 * MIB}
+_BOOLS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+UNIT_TEXT = {"size": "bytes", "ms": "milliseconds", "seconds": "seconds"}
+
+Rule = Mapping[str, Any]  # kind; low and high for numbers, choices for text
+
+
+def parse(value: Any, rule: Rule) -> Any:
+    """The value in its own type."""
+    kind = rule["kind"]
+    parsed = _choice(value, rule["choices"]) if kind == "choice" else _PARSERS[kind](value)
+    if "low" in rule and not rule["low"] <= parsed <= rule["high"]:
+        raise ValueError(f"must be {range_text(rule)}")
+    return parsed
+
+
+def format(value: Any, rule: Rule) -> str:
+    """The value as one would write it in a variable."""
+    if rule["kind"] == "size":
+        return format_size(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def format_size(value: int) -> str:
+    for suffix in ("T", "G", "M", "K"):
+        if value and value % _UNITS[suffix] == 0:
+            return f"{value // _UNITS[suffix]}{suffix}iB"
+    return str(value)
+
+
+def range_text(rule: Rule) -> str:
+    if "choices" in rule:
+        return ", ".join(rule["choices"])
+    if "low" not in rule:
+        return ""
+    low, high = format(rule["low"], rule), format(rule["high"], rule)
+    return f"at least {low}" if rule["high"] >= NO_LIMIT else f"{low} to {high}"
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    m = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if m is None:
+        raise ValueError("must be bytes or a size like 64MiB, 512K, 1.5GiB (powers of 1024)")
+    return int(float(m.group(1)) * _UNITS[(m.group(2) or "").upper()])
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    raise ValueError("must be a whole number")
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    raise ValueError("must be a number of seconds")
+
+
+def _flag(value: Any) -> bool:
+    found = value if isinstance(value, bool) else _BOOLS.get(str(value).lower())
+    if found is None:
+        raise ValueError("must be true or false")
+    return found
+
+
+def _choice(value: Any, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise ValueError(f"must be one of {', '.join(choices)}")
+    return str(value)
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError("must be a path")
+    return Path(value).expanduser()
+
+
+def _uids(value: Any) -> str:
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        parts = [part.strip() for part in str(value).split(",")] if str(value).strip() else []
+        if all(re.fullmatch("[0-9]{1,10}", part) and int(part) < 2**32 for part in parts):
+            return ",".join(parts)
+    raise ValueError("must be numeric user ids, comma-separated")
+
+
+def _mode(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch("0?[0-7]{3}", value):
+        raise ValueError('must be three octal digits in quotes, like "0660"')
+    return value
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "size": _size,
+    "count": _count,
+    "ms": _count,
+    "seconds": _seconds,
+    "flag": _flag,
+    "path": _path,
+    "uids": _uids,
+    "mode": _mode,
+}
