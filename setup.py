@@ -2,13 +2,15 @@
 
 from setuptools import Extension, setup
 
+NATIVE = "topicd/_native"
+
 setup(
     ext_modules=[
         Extension(
             "topicd._native._core",
-            sources=["topicd/_native/core.c"],
-            depends=["topicd/_native/vendor/xxhash.h"],
-            include_dirs=["topicd/_native/vendor"],
+            sources=[f"{NATIVE}/{name}.c" for name in ("core", "write", "scan", "read", "columns")],
+            depends=[f"{NATIVE}/core.h", f"{NATIVE}/checksum.h", f"{NATIVE}/vendor/xxhash.h"],
+            include_dirs=[f"{NATIVE}/vendor"],
             extra_compile_args=["-std=c11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"],
             optional=True,
         )

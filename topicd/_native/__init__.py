@@ -1,0 +1,28 @@
+"""Chooses the codec once per process: the C core, or its pure-Python twin where that is missing or unwanted.
+
+Nothing is logged here; a daemon that finds `why_pure` set says so once at start, and what it costs: frames
+are stamped and scanned some 20 to 50 times slower, and there is no store-load fence, so sleepers must poll.
+"""
+
+from __future__ import annotations
+
+import os
+
+from topicd._native import pure
+from topicd._native.interface import Core
+
+
+def _choose() -> tuple[Core, str]:
+    if os.environ.get("TOPICD_PURE") == "1":
+        return pure, "TOPICD_PURE=1 is set"
+    try:
+        import topicd._native._core as native
+    except ImportError as exc:
+        return pure, f"the native core cannot be imported ({exc})"
+    return native, ""
+
+
+core, why_pure = _choose()
+is_native: bool = not why_pure
+
+__all__ = ["Core", "core", "is_native", "why_pure"]

@@ -4,11 +4,12 @@ Every function accepts any object with the buffer protocol, reads only inside [s
 length before it believes it. Malformed input raises ValueError(code, message) with a code of topicd.errors;
 nothing is written before everything was validated. Integers in packed results are little-endian.
 """
+# ruff: noqa: PLR0917 (the C functions take no keywords)
 
 from __future__ import annotations
 
-from mmap import mmap
 from collections.abc import Sequence
+from mmap import mmap
 from typing import NamedTuple, Protocol, TypeAlias
 
 # Anything with the buffer protocol these functions meet (collections.abc.Buffer needs Python 3.12).
@@ -23,7 +24,7 @@ class Run(NamedTuple):
     type: int
     topic_id: int
     first_seq: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     first_ts: int
     last_ts: int
     whole_end: int  # offset behind the last frame that closes a batch (== start: none does)
@@ -38,16 +39,16 @@ class Scan(NamedTuple):
 
 class Selection(NamedTuple):
     ranges: list[tuple[int, int]]  # neighbouring chosen frames merged, in order
-    count: int  # frames chosen
+    count: int  # type: ignore[assignment]  # frames chosen
     last_seq: int  # last seq examined, 0 if none was
     examined: int  # frames examined
-    end: int  # offset behind the last frame examined
+    end: int  # offset of the first frame not dealt with; == the end asked for when none is left
 
 
 class Columns(NamedTuple):
     """Arrow-ready buffers of append frames. Offsets are int32 (count + 1), bitmaps are LSB-first validity."""
 
-    count: int
+    count: int  # type: ignore[assignment]
     seq: bytes  # int64
     ts_ms: bytes  # int64
     data_offsets: bytes
@@ -68,33 +69,35 @@ Decoded = tuple[int, int, bytes | None, bytes | None, bytes | None, bytes]
 
 
 class Core(Protocol):
+    """Arguments are positional: the C functions take no keywords, so the twin must not be called with any."""
+
     name: str  # "native" or "pure"
 
     # ---- shared words (8-byte aligned offsets into a writable shared mapping) ----
-    def load(self, memory: Buffer, offset: int) -> int:
+    def load(self, memory: Buffer, offset: int, /) -> int:
         """Load a u64 with acquire order."""
         ...
 
-    def store(self, memory: Buffer, offset: int, value: int) -> None:
+    def store(self, memory: Buffer, offset: int, value: int, /) -> None:
         """Store a u64 with release order, never torn."""
         ...
 
-    def store_fence(self, memory: Buffer, offset: int, value: int) -> None:
+    def store_fence(self, memory: Buffer, offset: int, value: int, /) -> None:
         """Store, then a full fence: what is loaded afterwards is loaded after the store is seen."""
         ...
 
-    def fence_load(self, memory: Buffer, offset: int) -> int:
+    def fence_load(self, memory: Buffer, offset: int, /) -> int:
         """A full fence, then load: for "is the other side asleep?" after publishing work."""
         ...
 
     def ring_write(
-        self, memory: Buffer, body_at: int, capacity: int, head: int, data: Buffer, start: int, end: int
+        self, memory: Buffer, body_at: int, capacity: int, head: int, data: Buffer, start: int, end: int, /
     ) -> int:
-        """Copy data[start:end] into the ring body at position head (wrapping); the new head. Publishes nothing."""
+        """Copy data[start:end] into the ring body at head (wrapping); the new head. Publishes nothing."""
         ...
 
     # ---- checksums ----
-    def xxh3_64(self, data: Buffer, seed: int = 0) -> int: ...
+    def xxh3_64(self, data: Buffer, seed: int = 0, /) -> int: ...
 
     # ---- frames ----
     def encode_batch(
@@ -103,6 +106,7 @@ class Core(Protocol):
         tags: Sequence[bytes | None] | bytes | None,
         nodes: Sequence[bytes | None] | bytes | None,
         metas: Sequence[bytes | None] | None,
+        /,
     ) -> bytearray:
         """Append frames with topic id, seq, ts and checksum blank; all but the last carry the `more` flag.
 
@@ -111,28 +115,36 @@ class Core(Protocol):
         ...
 
     def stamp_frames(
-        self, batch: Buffer, start: int, end: int, topic_id: int, first_seq: int, ts: int, durable: bool
+        self, batch: Buffer, start: int, end: int, topic_id: int, first_seq: int, ts: int, durable: bool, /
     ) -> bytes:
         """Validate a client batch, then fill it in place; packed u32 offsets of its frames relative to start.
 
-        Valid: append frames only, filling [start, end) exactly, limits of topicd.limits kept, tag/node/meta flags
-        true exactly when the field is there (never empty), `more` on all but the last, meta one msgpack map.
+        Valid: append frames only, filling [start, end) exactly, limits of topicd.limits kept, tag/node/meta
+        flags true exactly when the field is there (never empty), `more` on all but the last, meta one msgpack
+        map. The durable flag is set as told, whatever the client put there.
         """
         ...
 
-    def scan_frames(self, buf: Buffer, start: int, end: int) -> Scan:
-        """Validate frames of any type (layout and checksum) up to the first bad one and group them into runs."""
+    def scan_frames(self, buf: Buffer, start: int, end: int, /) -> Scan:
+        """Validate frames of any type (layout, checksum) up to the first bad one; group them into runs."""
         ...
 
-    def frame_offsets(self, buf: Buffer, start: int, end: int) -> bytes:
-        """Packed u32 offsets (relative to start) of trusted frames: lengths are checked, checksums are not."""
+    def frame_offsets(self, buf: Buffer, start: int, end: int, /) -> bytes:
+        """Packed u32 offsets (relative to start) of trusted frames of any type.
+
+        Here and below: lengths are checked (format_error), checksums are not; all but this one pass over
+        frames that are not appends.
+        """
         ...
 
-    def index_entries(self, buf: Buffer, start: int, end: int, base: int) -> bytes:
-        """The .idx entries (20 bytes each, docs/formats.md) of trusted frames whose first lies at file offset base."""
+    def index_entries(self, buf: Buffer, start: int, end: int, base: int, /) -> bytes:
+        """The .idx entries (docs/formats.md) of append frames; buf[start] lies at file offset base.
+
+        20 bytes each: u32 offset, u32 size of the whole frame, u64 ts, u8 flags, 3 zero bytes.
+        """
         ...
 
-    def frame_tags(self, buf: Buffer, start: int, end: int) -> list[tuple[bytes, int]]:
+    def frame_tags(self, buf: Buffer, start: int, end: int, /) -> list[tuple[bytes, int]]:
         """(tag, seq) of each tagged frame, in frame order."""
         ...
 
@@ -150,21 +162,23 @@ class Core(Protocol):
         tag_prefix: bytes | None,
         nodes: Sequence[bytes],
         dead: bytes,
+        /,
     ) -> Selection:
         """Choose append frames with after_seq < seq <= up_to_seq that pass every filter.
 
-        Left out: ts < min_ts, another tag, a node in nodes, a seq inside dead (packed u64 pairs [first, last],
-        ascending). Stops before the frame that would exceed limit or max_bytes, but never before the first chosen
-        one. Frames of other types are passed over silently.
+        Left out: ts < min_ts, another tag, a node in nodes, a seq inside dead (packed u64 pairs [first, last]
+        in ascending order). Stops before the first seq > up_to_seq, and before the frame that would exceed
+        limit or max_bytes, but never before the first chosen one. Frames of other types and seqs <= after_seq
+        are passed over: they count as neither examined nor chosen.
         """
         ...
 
-    def decode_frames(self, buf: Buffer, start: int, end: int) -> list[Decoded]:
+    def decode_frames(self, buf: Buffer, start: int, end: int, /) -> list[Decoded]:
         """Append frames as tuples; bytes are copies. Lengths are checked, checksums are not."""
         ...
 
-    def payloads(self, buf: Buffer, start: int, end: int) -> list[bytes]:
+    def payloads(self, buf: Buffer, start: int, end: int, /) -> list[bytes]:
         """Only the data of each append frame, without its meta."""
         ...
 
-    def columns(self, buf: Buffer, start: int, end: int) -> Columns: ...
+    def columns(self, buf: Buffer, start: int, end: int, /) -> Columns: ...

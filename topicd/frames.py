@@ -1,0 +1,185 @@
+"""The frame codec as the rest of the code sees it. Promise: no other module knows a frame's bytes.
+
+The same bytes travel on the wire, in rings, in the WAL and in segments (docs/formats.md):
+
+    header | node | tag | data | xxh3_64 over everything behind frame_len
+
+Record frames are made and read by `core` (native or pure); this module adds the control frames, whose data is
+a msgpack map, and the producer frame, whose data is the fixed PRODUCER struct.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import Any, NamedTuple
+
+import msgpack
+
+from topicd._native import core
+from topicd._native.interface import Buffer
+from topicd.errors import ERRORS, FormatError, Internal, TopicdError
+from topicd.limits import FRAME_CHECKSUM, FRAME_HEADER, FRAME_OVERHEAD
+
+__all__ = [
+    "HEADER",
+    "PRODUCER",
+    "FrameFlag",
+    "FrameType",
+    "Header",
+    "codec_error",
+    "control_body",
+    "control_frame",
+    "core",
+    "parse_header",
+    "parse_producer",
+    "producer_frame",
+]
+
+
+class FrameType(IntEnum):
+    APPEND = 1
+    TOPIC_CREATE = 2
+    TOPIC_DELETE = 3
+    ROUTER_CREATE = 4
+    ROUTER_DELETE = 5
+    DELETE = 6
+    EVICT_WATERMARK = 7
+    CHECKPOINT_MARK = 8
+    CONFIG_UPDATE = 9
+    LEASE = 10
+    HEAD_WATERMARK = 11
+    CURSOR = 12
+    RESYNC = 13
+    PRODUCER = 14
+
+
+class FrameFlag(IntFlag):
+    TAG = 1
+    NODE = 2
+    DURABLE = 4
+    MORE = 8  # another frame of the same batch follows
+    META = 16  # data begins with u16 meta_len and a msgpack map
+
+
+HEADER = struct.Struct(
+    "<"  # little-endian, unpadded
+    "I"  # frame_len  bytes after this field
+    "B"  # type       FrameType
+    "B"  # flags      FrameFlag
+    "Q"  # topic_id
+    "Q"  # seq
+    "Q"  # ts         server commit ms, never below the previous record's
+    "H"  # node_len
+    "H"  # tag_len
+    "I"  # data_len   with meta, when flagged
+)
+LEN_FIELD = struct.calcsize("<I")
+TYPE_AT = struct.calcsize("<I")
+FLAGS_AT = struct.calcsize("<IB")
+TOPIC_ID_AT = struct.calcsize("<IBB")
+SEQ_AT = struct.calcsize("<IBBQ")
+TS_AT = struct.calcsize("<IBBQQ")
+NODE_LEN_AT = struct.calcsize("<IBBQQQ")
+TAG_LEN_AT = struct.calcsize("<IBBQQQH")
+DATA_LEN_AT = struct.calcsize("<IBBQQQHH")
+
+CHECKSUM = struct.Struct("<Q")  # xxh3_64, seed 0
+
+PRODUCER = struct.Struct(
+    "<"  # little-endian, unpadded
+    "Q"  # producer_id
+    "Q"  # batch_no
+    "Q"  # first_seq  of the batch that follows
+    "I"  # count      records of it
+)
+
+
+class Header(NamedTuple):
+    frame_len: int
+    type: int
+    flags: int
+    topic_id: int
+    seq: int
+    ts: int
+    node_len: int
+    tag_len: int
+    data_len: int
+
+    @property
+    def size(self) -> int:
+        """The whole frame, with its length field and checksum."""
+        return LEN_FIELD + self.frame_len
+
+
+def parse_header(buf: Buffer, offset: int) -> Header:
+    """The header at offset, its lengths not yet compared with anything."""
+    try:
+        return Header._make(HEADER.unpack_from(buf, offset))
+    except struct.error as exc:
+        raise FormatError(f"no frame header at offset {offset}: {exc}", offset=offset) from None
+
+
+def control_frame(
+    type: FrameType,
+    topic_id: int,
+    seq: int,
+    ts: int,
+    body: dict[Any, Any] | bytes,
+    *,
+    durable: bool = False,
+    more: bool = False,
+) -> bytes:
+    """A complete frame with its checksum; a dict is packed with msgpack, bytes are taken as they are."""
+    data = body if isinstance(body, bytes) else msgpack.packb(body)
+    flags = (FrameFlag.DURABLE if durable else 0) | (FrameFlag.MORE if more else 0)
+    frame_len = FRAME_OVERHEAD - LEN_FIELD + len(data)
+    head = HEADER.pack(frame_len, type, flags, topic_id, seq, ts, 0, 0, len(data))
+    covered = head[LEN_FIELD:] + data
+    return head[:LEN_FIELD] + covered + CHECKSUM.pack(core.xxh3_64(covered))
+
+
+def producer_frame(  # noqa: PLR0917
+    topic_id: int, first_seq: int, ts: int, producer_id: int, batch_no: int, count: int
+) -> bytes:
+    """Who wrote the batch that follows. It opens that batch, so `more` is always set."""
+    body = PRODUCER.pack(producer_id, batch_no, first_seq, count)
+    return control_frame(FrameType.PRODUCER, topic_id, first_seq, ts, body, more=True)
+
+
+def _data_of(buf: Buffer, start: int, end: int) -> memoryview:
+    """The data of the one frame that fills [start, end), as a view into buf."""
+    header = parse_header(buf, start)
+    parts = FRAME_OVERHEAD + header.node_len + header.tag_len + header.data_len
+    view = memoryview(buf).cast("B")
+    if not (header.size == parts == end - start and end <= len(view)):
+        raise FormatError(f"{start} to {end} is not one frame: {header}", offset=start)
+    return view[start + FRAME_HEADER + header.node_len + header.tag_len : end - FRAME_CHECKSUM]
+
+
+def control_body(buf: Buffer, start: int, end: int) -> Any:
+    """What control_frame packed into the one frame that fills [start, end); trusts the checksum."""
+    data = _data_of(buf, start, end)
+    try:
+        return msgpack.unpackb(data, strict_map_key=False)
+    except (ValueError, RecursionError) as exc:  # msgpack derives all its own errors from ValueError
+        raise FormatError(f"frame at offset {start}: its body is not msgpack ({exc})", offset=start) from None
+
+
+def parse_producer(buf: Buffer, start: int, end: int) -> tuple[int, int, int, int]:
+    """(producer_id, batch_no, first_seq, count) of the one producer frame that fills [start, end)."""
+    data = _data_of(buf, start, end)
+    if len(data) != PRODUCER.size:
+        raise FormatError(
+            f"producer frame at offset {start}: body of {len(data)} bytes, not {PRODUCER.size}", offset=start
+        )
+    producer_id, batch_no, first_seq, count = PRODUCER.unpack(data)
+    return producer_id, batch_no, first_seq, count
+
+
+def codec_error(exc: ValueError) -> TopicdError:
+    """The error of the contract behind a ValueError(code, message) of the codec."""
+    if len(exc.args) == 2 and exc.args[0] in ERRORS:
+        code, message = exc.args
+        return ERRORS[code](message)
+    return Internal(f"unexpected codec failure: {exc}")
