@@ -33,6 +33,8 @@ class Doorbell:
 
     def ring(self) -> None:
         if core.fence_load(self._memory, self._at):
+            # Cleared here so that the next ring costs nothing; the sleeper announces anew once it was woken.
+            core.store(self._memory, self._at, 0)
             os.eventfd_write(self.fd, 1)
 
     def ring_always(self) -> None:

@@ -5,9 +5,11 @@ only grow; the body index is position % capacity. Each counter has a cache line 
 
     64  head             producer   everything below is valid
    128  sync_wanted_pos  producer   somebody waits for the sync of everything below
+   136  write_wanted_pos producer   somebody waits for the write of everything below
    192  resync_pos       producer   where valid bytes begin again after a failure
    200  resync_epoch     producer   which failure that answers
-   256  absorbed_pos     producer   everything below is in segments and snapshots: the WAL may forget it
+   256  absorbed         producer   1 + position below which everything is in segments and snapshots, so that the
+                                    WAL may forget it; 0 while not even what was replayed at start is there
    320  written_pos      consumer   everything below is in the file (page cache); its space is free again
    384  synced_pos       consumer   everything below survives power loss
    448  failed_pos       consumer   what lies above at the last failure was not stored
@@ -20,6 +22,7 @@ only grow; the body index is position % capacity. Each counter has a cache line 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 from topicd._native import core
 from topicd._native.interface import Buffer
@@ -27,6 +30,7 @@ from topicd.ipc import shm
 
 _HEAD = 64
 _SYNC_WANTED = 128
+_WRITE_WANTED = 136
 _RESYNC_POS = 192
 _RESYNC_EPOCH = 200
 _ABSORBED = 256
@@ -52,7 +56,7 @@ class Ring:
         self.capacity = region.body_len - (BODY_AT - shm.BODY_AT)
 
     @classmethod
-    def attach(cls, name: str, instance: str) -> Ring:
+    def attach(cls, name: str, instance: str) -> Self:
         return cls(shm.attach(name, shm.RegionKind.RING, instance))
 
     def close(self) -> None:
@@ -75,8 +79,14 @@ class Ring:
         return core.load(self._memory, _SYNC_WANTED)
 
     @property
-    def absorbed_pos(self) -> int:
-        return core.load(self._memory, _ABSORBED)
+    def write_wanted_pos(self) -> int:
+        return core.load(self._memory, _WRITE_WANTED)
+
+    @property
+    def absorbed_pos(self) -> int | None:
+        """None while what was replayed at the start of the producer is not absorbed yet."""
+        raw = core.load(self._memory, _ABSORBED)
+        return raw - 1 if raw else None
 
     @property
     def failed_epoch(self) -> int:
@@ -130,8 +140,11 @@ class RingProducer(Ring):
     def want_sync(self, position: int) -> None:
         core.store(self._memory, _SYNC_WANTED, position)
 
-    def set_absorbed(self, position: int) -> None:
-        core.store(self._memory, _ABSORBED, position)
+    def want_write(self, position: int) -> None:
+        core.store(self._memory, _WRITE_WANTED, position)
+
+    def set_absorbed(self, position: int | None) -> None:
+        core.store(self._memory, _ABSORBED, 0 if position is None else position + 1)
 
     def answer_failure(self, epoch: int) -> None:
         """What is written from now on is valid again; the consumer drops everything before."""

@@ -9,6 +9,7 @@ from pathlib import Path
 SHM_DIR = Path("/dev/shm")
 
 _WAL_FILE = re.compile(r"wal-([0-9a-f]{16})\.log")
+_SPARE_FILE = re.compile(r"spare-(\d+)\.log")
 _SHARD_DIR = re.compile(r"shard-(\d{2,})")
 _SNAPSHOT = re.compile(r"snapshot-(\d+)\.bin")
 _TOPIC_DIR = re.compile(r"([0-9a-f]{16})(\.deleted)?")
@@ -90,6 +91,16 @@ def wal_file_name(first_lsn: int) -> str:
 def parse_wal_file(name: str) -> int | None:
     m = _WAL_FILE.fullmatch(name)
     return int(m.group(1), 16) if m else None
+
+
+def spare_file_name(number: int) -> str:
+    """A WAL file that waits for its use: zero-filled, or absorbed and recycled."""
+    return f"spare-{number}.log"
+
+
+def parse_spare_file(name: str) -> int | None:
+    m = _SPARE_FILE.fullmatch(name)
+    return int(m.group(1)) if m else None
 
 
 def snapshot_name(number: int) -> str:

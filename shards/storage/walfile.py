@@ -1,0 +1,234 @@
+"""The bytes of WAL files: groups of frames. Promise: a group is read whole or not at all, and an end of the log is told
+from damage in its middle. Bytes: docs/formats.md.
+
+Every group says up to which LSN the log was synced when it was written. A bad place below such a mark was durable
+once, so it is damage and is reported; a bad place above every mark is the torn tail of a crash and is cut.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from topicd import paths
+from topicd._native import core
+from topicd._native.interface import Run
+from topicd.shards.storage.fs import Fs
+
+MAGIC = 0x31475754  # b"TWG1"
+GROUP = struct.Struct(
+    "<"  # little-endian, unpadded
+    "I"  # magic
+    "I"  # length      bytes of frames behind this header
+    "Q"  # lsn         position of this header in the life of the shard
+    "Q"  # synced_lsn  everything below was synced before this group was written
+    "I"  # run         number of the daemon's start that wrote it
+    "I"  # zero
+    "Q"  # xxh3_64     of the fields above, seeded with wal_seed of FORMAT
+)
+_SUMMED = struct.Struct("<IIQQII")
+_MAGIC_BYTES = struct.pack("<I", MAGIC)
+
+
+class Group(NamedTuple):
+    lsn: int
+    start: int  # offset of the frames in the file
+    end: int
+    synced_lsn: int
+    run: int
+
+
+def group_header(length: int, lsn: int, synced_lsn: int, run: int, seed: int) -> bytes:
+    summed = _SUMMED.pack(MAGIC, length, lsn, synced_lsn, run, 0)
+    return summed + core.xxh3_64(summed, seed).to_bytes(8, "little")
+
+
+def parse_group(view: memoryview, at: int, lsn: int, limit: int, seed: int) -> Group | None:
+    """The group whose header stands at offset `at`, if it is one, belongs there and ends by `limit`."""
+    start = at + GROUP.size
+    if start > limit:
+        return None
+    magic, length, found, synced_lsn, run, _, checksum = GROUP.unpack_from(view, at)
+    if magic != MAGIC or found != lsn or start + length > limit:
+        return None
+    if core.xxh3_64(view[at : at + _SUMMED.size], seed) != checksum:
+        return None
+    return Group(lsn, start, start + length, synced_lsn, run)
+
+
+class WalFile(NamedTuple):
+    first_lsn: int
+    path: Path
+
+
+def list_files(fs: Fs, directory: Path) -> list[WalFile]:
+    found = ((paths.parse_wal_file(name), name) for name in fs.listdir(directory))
+    return sorted(WalFile(lsn, directory / name) for lsn, name in found if lsn is not None)
+
+
+@dataclass
+class Damage:
+    """Bytes that were durable once and can no longer be trusted."""
+
+    path: Path
+    first_lsn: int
+    last_lsn: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what} at LSN {self.first_lsn} to {self.last_lsn}"
+
+
+@dataclass
+class ShardEnd:
+    """Where a shard's log ends, and what lies behind the end."""
+
+    lsn: int = 0
+    synced_lsn: int = 0
+    file: WalFile | None = None
+    torn: bool = False  # something of the log lies behind the end: cut it before writing
+    damage: list[Damage] = field(default_factory=list)
+
+
+class Chunk(NamedTuple):
+    """Neighbouring groups of one run in one file."""
+
+    run: int
+    path: Path
+    view: memoryview
+    groups: list[Group]
+
+
+class LogReader:
+    """Reads one shard's files once, front to back. After the iteration `end` is known."""
+
+    def __init__(self, fs: Fs, directory: Path, seed: int, *, up_to_lsn: int | None = None) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._seed = seed
+        self._up_to = up_to_lsn
+        self.end = ShardEnd()
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Valid groups in order; frames inside are checked by scan_group(). Views live while the iteration runs."""
+        files = list_files(self._fs, self._directory)
+        for number, file in enumerate(files):
+            limit_lsn = files[number + 1].first_lsn if number + 1 < len(files) else None
+            if self._up_to is not None and file.first_lsn >= self._up_to and number:
+                break
+            if number and file.first_lsn > self.end.lsn:
+                self._note_damage(file, file.first_lsn, "bytes missing before this file")
+            handle = self._fs.open(file.path)
+            try:
+                view = handle.map()
+            finally:
+                handle.close()
+            yield from self._file_chunks(file, view, limit_lsn, last=limit_lsn is None)
+
+    def _file_chunks(self, file: WalFile, view: memoryview, limit_lsn: int | None, *, last: bool) -> Iterator[Chunk]:
+        limit = len(view) if limit_lsn is None else min(len(view), limit_lsn - file.first_lsn)
+        if self._up_to is not None:
+            limit = min(limit, self._up_to - file.first_lsn)
+        self.end.file = file
+        self.end.lsn = file.first_lsn
+        at = 0
+        while True:
+            groups, at = self._neighbours(file, view, at, limit)
+            yield from _by_run(file.path, view, groups)
+            self.end.lsn = file.first_lsn + at
+            if at >= limit:
+                return
+            # Not a group. Is there one behind it that knows this place was synced?
+            following = self._next_group(file, view, at + 1, limit)
+            if following is None:
+                if not last:
+                    return  # the next file's first LSN shows whether anything is missing
+                return
+            if following.synced_lsn <= self.end.lsn:
+                self.end.torn = True
+                return
+            self._note_damage(file, following.lsn, "unreadable group")
+            at = following.start - GROUP.size
+
+    def _neighbours(self, file: WalFile, view: memoryview, at: int, limit: int) -> tuple[list[Group], int]:
+        groups = []
+        while (group := parse_group(view, at, file.first_lsn + at, limit, self._seed)) is not None:
+            groups.append(group)
+            at = group.end
+            self.end.synced_lsn = max(self.end.synced_lsn, group.synced_lsn)
+        return groups, at
+
+    def _next_group(self, file: WalFile, view: memoryview, at: int, limit: int) -> Group | None:
+        data = view.obj
+        if not hasattr(data, "find"):
+            data = bytes(view)
+        while (at := data.find(_MAGIC_BYTES, at, limit)) != -1:
+            group = parse_group(view, at, file.first_lsn + at, limit, self._seed)
+            if group is not None:
+                return group
+            at += 1
+        return None
+
+    def _note_damage(self, file: WalFile, next_lsn: int, what: str) -> None:
+        self.end.damage.append(Damage(file.path, self.end.lsn, next_lsn - 1, what))
+
+
+def _by_run(path: Path, view: memoryview, groups: list[Group]) -> Iterator[Chunk]:
+    first = 0
+    for i in range(1, len(groups) + 1):
+        if i == len(groups) or groups[i].run != groups[first].run:
+            yield Chunk(groups[first].run, path, view, groups[first:i])
+            first = i
+
+
+class GroupScan(NamedTuple):
+    runs: list[Run]
+    problem: str  # why the rest of the group is not valid, or ""
+    bad_at: int  # file offset of the first bad frame
+
+
+def scan_group(view: memoryview, group: Group) -> GroupScan:
+    scan = core.scan_frames(view, group.start, group.end)
+    return GroupScan(scan.runs, scan.problem, scan.end)
+
+
+def find_end(fs: Fs, directory: Path, seed: int) -> ShardEnd:
+    """Where to go on writing. Groups above the last synced LSN are checked frame by frame: the first bad one is torn."""
+    reader = LogReader(fs, directory, seed)
+    tail: list[tuple[WalFile, memoryview, Group]] = []
+    for chunk in reader.chunks():
+        file = reader.end.file
+        if file is None:
+            continue
+        tail = [entry for entry in tail if entry[2].lsn >= reader.end.synced_lsn]
+        tail += [(file, chunk.view, g) for g in chunk.groups if g.lsn >= reader.end.synced_lsn]
+    end = reader.end
+    for file, view, group in tail:
+        if group.lsn >= end.synced_lsn and scan_group(view, group).problem:
+            end.file, end.lsn, end.torn = file, group.lsn, True
+            break
+    return end
+
+
+def cut(fs: Fs, directory: Path, end: ShardEnd) -> int:
+    """Remove what lies behind the end, durably; the number of bytes cut. Nothing below a sync mark is ever cut."""
+    if end.file is None or not end.torn:
+        return 0
+    removed = 0
+    for file in list_files(fs, directory):
+        if file.first_lsn > end.file.first_lsn:
+            removed += fs.size(file.path)
+            fs.unlink(file.path)
+    handle = fs.open(end.file.path, write=True)
+    try:
+        keep = end.lsn - end.file.first_lsn
+        removed += handle.size() - keep
+        handle.truncate(keep)
+        handle.sync()
+    finally:
+        handle.close()
+    fs.sync_dir(directory)
+    return removed

@@ -1,0 +1,90 @@
+"""What a new run does with the WAL of the previous one. Promise: bytes that a killed run left in its rings reach the log
+before anything is served, and directories beyond the present number of shards are kept until they are absorbed.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from topicd import paths
+from topicd.errors import FormatError
+from topicd.ipc.control import OldInstance
+from topicd.ipc.ring import RingConsumer
+from topicd.ipc.slots import Slots
+from topicd.shards.runtime import Shard
+from topicd.shards.storage import walfile
+from topicd.shards.storage.fs import Fs
+from topicd.shards.wal.committer import Committer, Inlet
+from topicd.shards.wal.log import WalLog
+from topicd.shards.wal.state import WalState
+
+log = logging.getLogger(__name__)
+
+
+def adopt_previous_run(shard: Shard) -> list[int]:
+    """Drain and settle the old directories that fall to this shard; those it does not go on writing itself."""
+    info = shard.boot
+    if info.old_instance is not None:
+        for old in range(info.index, info.old_instance.wal_shards, info.wal_shards):
+            _drain(shard, info.old_instance, old)
+    found = (paths.parse_shard_dir(name) for name in shard.fs.listdir(shard.data.wal))
+    extra = [n for n in found if n is not None and n >= info.wal_shards and n % info.wal_shards == info.index]
+    for old in extra:
+        settle_tail(shard.fs, shard.data.wal_shard(old), info.wal_seed)
+    return extra
+
+
+def settle_tail(fs: Fs, directory: Path, seed: int) -> walfile.ShardEnd:
+    """Find the end of a log and cut the torn tail behind it; damage is reported and stays where it is."""
+    end = walfile.find_end(fs, directory, seed)
+    for damage in end.damage:
+        log.error("WAL is damaged", extra={"damage": str(damage)})
+    if end.torn:
+        removed = walfile.cut(fs, directory, end)
+        log.warning("torn tail cut", extra={"directory": str(directory), "lsn": end.lsn, "bytes": removed})
+    return end
+
+
+def drop_adopted(shard: Shard, adopted: list[int]) -> None:
+    """Every delivery shard has absorbed what was replayed: the directories beyond the present number may go."""
+    for old in adopted:
+        directory = shard.data.wal_shard(old)
+        for name in shard.fs.listdir(directory):
+            shard.fs.unlink(directory / name, missing_ok=True)
+        shard.fs.rmdir(directory)
+        log.info("old WAL directory dropped", extra={"directory": str(directory)})
+
+
+def _drain(shard: Shard, old: OldInstance, index: int) -> None:
+    """Be the successor of the killed shard for as long as its rings hold bytes."""
+    try:
+        state_page = Slots.attach(paths.wal_state_shm(old.instance, index), old.instance)
+        rings = [
+            RingConsumer.attach(paths.ring_shm(old.instance, index, dlv), old.instance)
+            for dlv in range(old.delivery_shards)
+        ]
+    except FormatError as exc:
+        log.warning("rings of the killed run are gone", extra={"shard": index, "reason": str(exc)})
+        return
+    payload = state_page.read()
+    if payload is None:
+        return
+    state = WalState.unpack(payload)
+    wal = WalLog(
+        shard.fs, shard.data.wal_shard(index), shard.settings.wal_file_bytes, shard.boot.run - 1, shard.boot.wal_seed
+    )
+    wal.open(state.lsn, state.first_lsn)
+    inlets = [Inlet(ring, None, written, written) for ring, written in zip(rings, state.written, strict=True)]
+    committer = Committer(wal, state_page, shard.clock, inlets, disk_sync_s=0.0)
+    committer.open(shard.settings.wal_file_bytes - 4096)
+    left = sum(ring.used for ring in rings)
+    committer.finish()
+    wal.close()
+    for ring in rings:
+        ring.close()
+    state_page.close()
+    if committer.read_only_errno:
+        raise OSError(committer.read_only_errno, "the rings of the killed run could not be written to the WAL")
+    if left:
+        log.info("rings of the killed run drained", extra={"shard": index, "bytes": left})

@@ -1,0 +1,298 @@
+"""Group commit of one WAL shard. Promise: what written_pos covers is in the file, what synced_pos covers survives power
+loss, and neither is stored before it is true. Bytes: docs/formats.md.
+
+A failure (EIO, ENOSPC) makes everything above failed_pos void. The shard then drops ring bytes until the producer
+answers with the position where valid bytes begin again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from topicd.clock import Clock
+from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.ring import RingConsumer
+from topicd.ipc.slots import Slots
+from topicd.shards.storage.walfile import GROUP, WalFile
+from topicd.shards.wal.histogram import Histogram
+from topicd.shards.wal.log import WalLog
+from topicd.shards.wal.state import WalState
+
+log = logging.getLogger(__name__)
+
+_RETRY_LATCHED_S = 0.5
+
+
+@dataclass
+class Inlet:
+    """One ring, how far it was written, and who waits at its other end."""
+
+    ring: RingConsumer
+    bell: Doorbell | None
+    written: int
+    synced: int
+    waiting_epoch: int = 0  # of the failure the producer has not answered yet; 0: none
+
+
+class _Take(NamedTuple):
+    inlet: Inlet
+    start: int
+    end: int
+
+
+class Committer:
+    def __init__(self, wal: WalLog, state: Slots, clock: Clock, inlets: list[Inlet], disk_sync_s: float) -> None:
+        self._log = wal
+        self._state = state
+        self._clock = clock
+        self._inlets = inlets
+        self._disk_sync_s = disk_sync_s
+        self._group_limit = 0
+        self._last_sync = clock.monotonic()
+        self._latched_since: float | None = None
+        self._finished: dict[int, tuple[int, ...]] = {}
+        self._attested_lsn = 0
+        self.groups = 0
+        self.bytes = 0
+        self.syncs = 0
+        self.failures = 0
+        self.read_only_errno = 0
+        self.sync_latency = Histogram()
+
+    def open(self, group_limit: int) -> None:
+        self._group_limit = group_limit
+        for inlet in self._inlets:
+            answered, _ = inlet.ring.resync
+            inlet.waiting_epoch = inlet.ring.failed_epoch if inlet.ring.failed_epoch > answered else 0
+            inlet.ring.set_written(inlet.written)
+        self._publish_state()
+
+    def turn(self) -> bool:
+        """Commit what the rings hold; False when there was nothing to do."""
+        if self.read_only_errno and not self._try_unlatch():
+            return False
+        group = self._gather()
+        if group and not self._write(group):
+            return True
+        synced = self._sync_wanted() and self._sync()
+        return bool(group) or synced
+
+    def pending(self) -> bool:
+        """Is there something a turn would do now? Asked after announcing sleep."""
+        if self.read_only_errno:
+            return False
+        return any(i.ring.head > i.written and not self._is_void(i) for i in self._inlets) or self._sync_wanted()
+
+    def next_deadline(self) -> float | None:
+        """Seconds until a turn is due without anybody ringing."""
+        if self.read_only_errno:
+            return _RETRY_LATCHED_S
+        if self._log.dirty:
+            return max(0.0, self._last_sync + self._disk_sync_s - self._clock.monotonic())
+        return None
+
+    def finish(self) -> None:
+        """Drain, sync and attest."""
+        while self.turn():
+            pass
+        if self.read_only_errno or (self._log.dirty and not self._sync()):
+            return
+        if self.attest():
+            self._sync()
+
+    def attest(self) -> bool:
+        """After the last sync write an empty group that says so: damage below is never taken for a torn tail then."""
+        if self.read_only_errno or self._log.dirty or self._log.lsn == self._attested_lsn:
+            return False
+        file = self._log.first_lsn
+        before = self._log.lsn
+        try:
+            self._log.append([], 0)
+        except OSError as exc:
+            self._log.forget_append(before)
+            log.warning("sync not attested", extra={"error": str(exc)})
+            return False
+        if self._log.first_lsn != file:
+            self._note_finished(file)
+        self._attested_lsn = self._log.lsn
+        self._publish_state()
+        return True
+
+    def recycle_absorbed(self) -> int:
+        """Give back finished files that every delivery shard has in its segments; how many."""
+        absorbed = [i.ring.absorbed_pos for i in self._inlets]
+        if any(position is None for position in absorbed):
+            return 0
+        given = 0
+        for file in self._log.finished_files():
+            ends = self._ends_of(file)
+            if any(have is not None and have < end for have, end in zip(absorbed, ends, strict=True)):
+                break
+            self._log.recycle(file)
+            self._finished.pop(file.first_lsn, None)
+            given += 1
+        return given
+
+    # ---- one turn ----
+
+    def _gather(self) -> list[_Take]:
+        group: list[_Take] = []
+        room = self._group_limit
+        for inlet in self._inlets:
+            if self._is_void(inlet):
+                continue
+            head = inlet.ring.head
+            size = head - inlet.written
+            if size and (size <= room or not group):
+                group.append(_Take(inlet, inlet.written, head))
+                room -= size
+        return group
+
+    def _is_void(self, inlet: Inlet) -> bool:
+        """Ring bytes are dropped until the producer has answered the failure."""
+        if not inlet.waiting_epoch:
+            return False
+        answered, position = inlet.ring.resync
+        if answered < inlet.waiting_epoch:
+            return True
+        inlet.waiting_epoch = 0
+        inlet.written = inlet.synced = position
+        inlet.ring.set_written(position)
+        inlet.ring.set_synced(position)
+        return False
+
+    def _write(self, group: list[_Take]) -> bool:
+        parts = [view for take in group for view in take.inlet.ring.views(take.start, take.end)]
+        length = sum(take.end - take.start for take in group)
+        before, file = self._log.lsn, self._log.first_lsn
+        try:
+            self._log.append(parts, length)
+        except OSError as exc:
+            if self._log.first_lsn != file and file not in self._finished:
+                self._note_finished(file)
+            self._log.forget_append(before)
+            self._fail(exc, "write")
+            return False
+        finally:
+            for part in parts:
+                part.release()
+        if self._log.first_lsn != file:
+            self._note_finished(file)
+            self._note_synced_by_rotation()
+        self.groups += 1
+        self.bytes += length + GROUP.size
+        for take in group:
+            take.inlet.written = take.end
+        # State before counters: a successor never goes back behind what a producer was told.
+        self._publish_state()
+        for take in group:
+            self._tell_written(take)
+        return True
+
+    def _tell_written(self, take: _Take) -> None:
+        ring = take.inlet.ring
+        ring.set_written(take.end)
+        if take.inlet.bell is not None and ring.write_wanted_pos > take.start:
+            take.inlet.bell.ring()
+
+    def _sync_wanted(self) -> bool:
+        if any(i.ring.sync_wanted_pos > i.synced and i.written > i.synced for i in self._inlets):
+            return True
+        return self._log.dirty and self._clock.monotonic() - self._last_sync >= self._disk_sync_s
+
+    def _sync(self) -> bool:
+        started = self._clock.monotonic()
+        try:
+            self._log.sync()
+        except OSError as exc:
+            self._log.forget_unsynced()
+            for inlet in self._inlets:
+                inlet.written = inlet.synced
+            self._fail(exc, "sync")
+            return False
+        self._last_sync = self._clock.monotonic()
+        self.sync_latency.note(self._last_sync - started)
+        self.syncs += 1
+        self._tell_synced()
+        return True
+
+    def _note_synced_by_rotation(self) -> None:
+        # Rotation synced the finished file; what was written before this group is durable.
+        self.syncs += 1
+        self._last_sync = self._clock.monotonic()
+
+    def _tell_synced(self) -> None:
+        for inlet in self._inlets:
+            if inlet.synced == inlet.written:
+                continue
+            before, inlet.synced = inlet.synced, inlet.written
+            inlet.ring.set_synced(inlet.synced)
+            if inlet.bell is not None and inlet.ring.sync_wanted_pos > before:
+                inlet.bell.ring()
+
+    # ---- failure ----
+
+    def _fail(self, exc: OSError, what: str) -> None:
+        self.failures += 1
+        code = exc.errno or 5
+        log.error("storage failed", extra={"what": what, "errno": code, "error": str(exc)})
+        for inlet in self._inlets:
+            inlet.waiting_epoch = inlet.ring.fail(inlet.written, code)
+            inlet.ring.set_written(inlet.ring.head)  # nothing more is read from there; free the space
+        self._latch(code)
+        self._try_unlatch()
+        self._ring_all()
+
+    def _latch(self, code: int) -> None:
+        self.read_only_errno = code
+        self._latched_since = None
+        for inlet in self._inlets:
+            inlet.ring.set_read_only(code)
+
+    def _try_unlatch(self) -> bool:
+        """Prove that the disk takes writes again: an empty group, synced, in a place nobody relies on."""
+        if self._latched_since is not None and self._clock.monotonic() - self._latched_since < _RETRY_LATCHED_S:
+            return False
+        before = self._log.lsn
+        file = self._log.first_lsn
+        try:
+            self._log.append([], 0)
+            self._log.sync()
+        except OSError as exc:
+            log.debug("storage still fails", extra={"error": str(exc)})
+            self._log.forget_append(before)
+            self._latched_since = self._clock.monotonic()
+            return False
+        if self._log.first_lsn != file:
+            self._note_finished(file)
+        log.info("storage works again", extra={"errno": self.read_only_errno})
+        self._publish_state()
+        self.read_only_errno = 0
+        self._latched_since = None
+        for inlet in self._inlets:
+            inlet.ring.set_read_only(0)
+        self._ring_all()
+        return True
+
+    def _ring_all(self) -> None:
+        for inlet in self._inlets:
+            if inlet.bell is not None:
+                inlet.bell.ring_always()
+
+    # ---- bookkeeping ----
+
+    def _publish_state(self) -> None:
+        wal = self._log
+        written = tuple(inlet.written for inlet in self._inlets)
+        self._state.write(WalState(wal.lsn, wal.first_lsn, wal.synced_lsn, written).pack())
+
+    def _note_finished(self, first_lsn: int) -> None:
+        self._finished[first_lsn] = tuple(inlet.written for inlet in self._inlets)
+
+    def _ends_of(self, file: WalFile) -> tuple[int, ...]:
+        """Ring positions at the end of a finished file; a successor that did not see them takes the present ones."""
+        if file.first_lsn not in self._finished:
+            self._note_finished(file.first_lsn)
+        return self._finished[file.first_lsn]

@@ -1,0 +1,142 @@
+"""The log of one WAL shard: where the next group goes, and which file is next. Promise: after append() returns the
+group is in the file, after sync() everything appended survives power loss; a file whose sync failed is never written
+again. Knows files and LSNs, no rings.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+from topicd import paths
+from topicd._native.interface import Buffer
+from topicd.shards.storage import walfile
+from topicd.shards.storage.fs import Fs
+from topicd.shards.wal.spares import Prepared, Spares
+
+
+class WalLog:
+    def __init__(self, fs: Fs, directory: Path, file_bytes: int, run: int, seed: int) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._run = run
+        self._seed = seed
+        self._spares = Spares(fs, directory, file_bytes)
+        self._active: Prepared | None = None
+        self.first_lsn = 0
+        self.lsn = 0
+        self.synced_lsn = 0
+        self.rotations = 0
+
+    @property
+    def dirty(self) -> bool:
+        return self.lsn > self.synced_lsn
+
+    def open(self, lsn: int, first_lsn: int | None) -> None:
+        """Go on at lsn, in the file that begins at first_lsn, or in a new file when that one is not usable."""
+        self._fs.mkdir(self._directory)
+        self._spares.open()
+        self.lsn = self.synced_lsn = lsn
+        if first_lsn is not None and self._reopen(first_lsn):
+            return
+        self._activate(lsn)
+
+    def close(self) -> None:
+        self._abandon_active()
+        self._spares.close()
+
+    def append(self, parts: Sequence[Buffer], length: int) -> None:
+        need = walfile.GROUP.size + length
+        if self._active is None or self._offset + need > self._active.size:
+            self._rotate()
+        active = self._require_active()
+        offset = self._offset
+        if offset + need > active.filled_to:
+            self._spares.wait_filled(active, offset + need)
+        header = walfile.group_header(length, self.lsn, self.synced_lsn, self._run, self._seed)
+        active.file.pwrite([header, *parts], offset)
+        self.lsn += need
+        if offset > active.size // 4:
+            self._spares.prepare()
+
+    def sync(self) -> None:
+        self._require_active().file.sync_data()
+        self.synced_lsn = self.lsn
+
+    def forget_append(self, lsn: int) -> None:
+        """An append failed: the next one goes where it stood. Its header is wiped so that no part of it is ever read."""
+        self.lsn = lsn
+        if self._active is None:
+            return
+        try:
+            self._active.file.pwrite([bytes(walfile.GROUP.size)], self._offset)
+        except OSError:
+            # Then the file itself is bad: a new one begins here, and readers end this one at its first LSN.
+            self._abandon_active()
+
+    def forget_unsynced(self) -> None:
+        """A sync failed: the kernel may have dropped the pages, so everything since the last good sync is void."""
+        self.lsn = self.synced_lsn
+        self._abandon_active()
+
+    def finished_files(self) -> list[walfile.WalFile]:
+        return [f for f in walfile.list_files(self._fs, self._directory) if f.first_lsn < self.first_lsn]
+
+    def recycle(self, file: walfile.WalFile) -> None:
+        self._spares.recycle(file.path)
+
+    @property
+    def _offset(self) -> int:
+        return self.lsn - self.first_lsn
+
+    def _require_active(self) -> Prepared:
+        if self._active is None:
+            raise OSError(errno.EIO, "the WAL shard has no file to write to")
+        return self._active
+
+    def _reopen(self, first_lsn: int) -> bool:
+        path = self._directory / paths.wal_file_name(first_lsn)
+        if not self._fs.exists(path):
+            return False
+        file = self._fs.open(path, write=True)
+        size = file.size()
+        # A file that was cut has no blocks behind its end; it is finished as it is.
+        if size != self._file_bytes:
+            file.close()
+            return False
+        self._active = Prepared(path, file, size, size)
+        self.first_lsn = first_lsn
+        return True
+
+    def _rotate(self) -> None:
+        if self._active is not None:
+            if self.dirty:
+                self.sync()
+            self._spares.release(self._active)
+            self._active = None
+            self.rotations += 1
+        self._activate(self.lsn)
+
+    def _activate(self, lsn: int) -> None:
+        """The next file gets its name before anything is written to it, and the name is durable before the bytes.
+
+        A file of that name is left over from a failure or a crash in this very step; all it holds is void.
+        """
+        target = self._directory / paths.wal_file_name(lsn)
+        prepared = self._spares.take()
+        try:
+            self._fs.rename(prepared.path, target)
+            self._fs.sync_dir(self._directory)
+        except OSError:
+            self._spares.release(prepared)
+            raise
+        prepared.path = target
+        self._active = prepared
+        self.first_lsn = lsn
+
+    def _abandon_active(self) -> None:
+        if self._active is not None:
+            self._spares.release(self._active)
+            self._active = None

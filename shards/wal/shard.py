@@ -1,0 +1,146 @@
+"""The process of one WAL shard: open the log, turn the committer, sleep without spinning, leave clean.
+
+Start is one of two: a successor of a killed shard goes on exactly where its state page says; a new run first drains the
+rings that a killed run left in shared memory, cuts the torn tail, and then begins with empty rings.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import signal
+from typing import Any
+
+from topicd import _native
+from topicd.ipc import control
+from topicd.ipc.ring import RingConsumer
+from topicd.ipc.slots import Slots
+from topicd.paths import ring_shm, wal_state_shm
+from topicd.shards import runtime
+from topicd.shards.runtime import Shard
+from topicd.shards.wal import adopt
+from topicd.shards.wal.committer import Committer, Inlet
+from topicd.shards.wal.log import WalLog
+from topicd.shards.wal.state import WalState
+
+log = logging.getLogger(__name__)
+
+
+def serve(shard: Shard) -> None:
+    WalShard(shard).run()
+
+
+class WalShard:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        info = shard.boot
+        self._state = Slots.attach(wal_state_shm(info.instance, info.index), info.instance)
+        self._rings = [
+            RingConsumer.attach(ring_shm(info.instance, info.index, dlv), info.instance)
+            for dlv in range(info.delivery_shards)
+        ]
+        self._stopping = False
+        self._adopted: list[int] = []
+
+    def run(self) -> None:
+        self._committer = self._open()
+        signal.signal(signal.SIGTERM, lambda *_: self._stop())
+        self._shard.serving()
+        self._publish_stats()
+        self._loop()
+        self._committer.finish()
+        self._publish_stats()
+        self._log.close()
+
+    # ---- start ----
+
+    def _open(self) -> Committer:
+        shard, info = self._shard, self._shard.boot
+        directory = shard.data.wal_shard(info.index)
+        payload = self._state.read()
+        self._log = WalLog(shard.fs, directory, shard.settings.wal_file_bytes, info.run, info.wal_seed)
+        if payload is None:
+            self._adopted = adopt.adopt_previous_run(shard)
+            end = adopt.settle_tail(shard.fs, directory, info.wal_seed)
+            self._log.open(end.lsn, end.file.first_lsn if end.file is not None and not end.torn else None)
+            inlets = self._inlets([0] * len(self._rings))
+        else:
+            state = WalState.unpack(payload)
+            log.info("going on after a crash", extra={"lsn": state.lsn})
+            self._log.open(state.lsn, state.first_lsn)
+            inlets = self._inlets(list(state.written))
+        committer = Committer(self._log, self._state, shard.clock, inlets, shard.settings.disk_sync_ms / 1000)
+        committer.open(shard.settings.wal_file_bytes - 4096)
+        return committer
+
+    def _inlets(self, written: list[int]) -> list[Inlet]:
+        return [
+            Inlet(ring, self._shard.bell_of(control.DELIVERY, dlv), written[dlv], ring.synced_pos)
+            for dlv, ring in enumerate(self._rings)
+        ]
+
+    # ---- life ----
+
+    def _loop(self) -> None:
+        shard, committer, clock = self._shard, self._committer, self._shard.clock
+        poll = select.poll()
+        poll.register(shard.bell.fd, select.POLLIN)
+        poll.register(shard.channel.fileno(), select.POLLIN)
+        next_tick = clock.monotonic()
+        while not self._stopping:
+            busy = committer.turn()
+            now = clock.monotonic()
+            if now >= next_tick:
+                next_tick = now + runtime.HEARTBEAT_S
+                self._tick(idle=not busy)
+            if busy:
+                continue
+            shard.bell.announce()
+            if not committer.pending():
+                self._sleep(poll, committer.next_deadline(), next_tick - now)
+            shard.bell.awake()
+
+    def _sleep(self, poll: select.poll, deadline: float | None, tick: float) -> None:
+        wait = tick if deadline is None else min(tick, deadline)
+        if not _native.is_native:
+            wait = min(wait, runtime.PURE_POLL_S)
+        for fd, _ in poll.poll(max(0.0, wait) * 1000):
+            if fd == self._shard.channel.fileno():
+                self._take_messages()
+
+    def _take_messages(self) -> None:
+        for message in runtime.messages(self._shard.channel):
+            if message.get("event") == "stop":
+                self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _tick(self, *, idle: bool) -> None:
+        if idle and self._committer.attest():
+            log.debug("sync attested", extra={"lsn": self._log.lsn})
+        recycled = self._committer.recycle_absorbed()
+        if recycled:
+            log.debug("files recycled", extra={"files": recycled})
+        if self._adopted and all(ring.absorbed_pos is not None for ring in self._rings):
+            adopt.drop_adopted(self._shard, self._adopted)
+            self._adopted = []
+        self._publish_stats()
+
+    def _publish_stats(self) -> None:
+        committer = self._committer
+        values: dict[str, Any] = {
+            "groups": committer.groups,
+            "bytes": committer.bytes,
+            "syncs": committer.syncs,
+            "failures": committer.failures,
+            "read_only": committer.read_only_errno,
+            "rotations": self._log.rotations,
+            "lsn": self._log.lsn,
+            "synced_lsn": self._log.synced_lsn,
+            "ring_used": [ring.used for ring in self._rings],
+            "ring_capacity": self._rings[0].capacity,
+            "sync_seconds_total": committer.sync_latency.total_s,
+            "sync_histogram": committer.sync_latency.counts,
+        }
+        self._shard.stats.publish(values)
