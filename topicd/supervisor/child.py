@@ -1,0 +1,190 @@
+"""One child process: its life, its channel and what it said last. Decisions are taken by the loop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from topicd.errors import FormatError
+from topicd.ipc.control import CONTROL_FD_ENV, DELIVERY, WAL, BootInfo, ControlChannel, process_name
+from topicd.ipc.stats import StatsPage
+from topicd.supervisor.restarts import RestartPolicy
+from topicd.supervisor.states import CHILD_STATES, RUNNING, ChildState, Machine
+
+# -P: a module in the working directory must not stand in for one of ours.
+COMMANDS: dict[str, list[str]] = {
+    WAL: [sys.executable, "-P", "-m", "topicd.shards.wal"],
+    DELIVERY: [sys.executable, "-P", "-m", "topicd.shards.delivery"],
+}
+# Until a process has published its first heartbeat it may still be loading its code.
+BOOT_GRACE_S = 30.0
+
+
+class Child:
+    def __init__(self, kind: str, index: int, page: StatsPage) -> None:
+        self.kind = kind
+        self.index = index
+        self.name = process_name(kind, index)
+        self.page = page
+        self.policy = RestartPolicy()
+        self.restarts = 0
+        self.percent = 0.0
+        self.what = ""
+        self.due = float("-inf")  # when to start it, while in BACKOFF
+        self.spawned_at = 0.0
+        self.exit_code: int | None = None
+        self.told_wal_ready = False
+        self.wants_ids = False
+        self.channel: ControlChannel | None = None
+        self._machine = Machine(CHILD_STATES, ChildState.BACKOFF)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._served_at: float | None = None
+        self._heard_at = 0.0
+        self._inbox: deque[dict[str, Any]] = deque()
+
+    @property
+    def state(self) -> ChildState:
+        return self._machine.now
+
+    @property
+    def running(self) -> bool:
+        return self.state in RUNNING
+
+    @property
+    def pid(self) -> int:
+        """0 while it does not run."""
+        return self.last_pid if self.running else 0
+
+    @property
+    def last_pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    def spawn(self, command: Sequence[str], boot: BootInfo, fds: Sequence[int], now: float) -> None:
+        """Start the process. fds: what it inherits beside its control channel, under the same numbers."""
+        self.channel, theirs = ControlChannel.pair()
+        try:
+            # The boot message waits in the socket, so the child never waits for it.
+            self.channel.send(boot.to_wire())
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), *fds],
+                env={**os.environ, CONTROL_FD_ENV: str(theirs.fileno())},
+                # Out of reach of the terminal's Ctrl-C: the supervisor alone decides who stops when.
+                start_new_session=True,
+            )
+        except BaseException:
+            self.disconnect()
+            raise
+        finally:
+            theirs.close()
+        self.spawned_at = self._heard_at = now
+        self.told_wal_ready = self.wants_ids = False
+        self.percent, self.what, self._served_at, self.exit_code = 0.0, "", None, None
+        self._machine.move(ChildState.STARTING)
+
+    def send(self, body: Mapping[str, Any]) -> bool:
+        """False if it cannot be told: dead, or deaf and soon found out by its heartbeat."""
+        if self.channel is None:
+            return False
+        try:
+            self.channel.send(dict(body))
+        except (EOFError, BufferError):
+            return False
+        return True
+
+    def collect(self, now: float) -> bool:
+        """Take what it said into the inbox. False once it has closed its channel; then stop watching that."""
+        if self.channel is None:
+            return False
+        try:
+            self.channel.flush()
+            found = self.channel.receive()
+        except (EOFError, FormatError):
+            return False
+        if found:
+            self._heard_at = now
+            self._inbox.extend(found)
+        return True
+
+    def next_message(self) -> dict[str, Any] | None:
+        return self._inbox.popleft() if self._inbox else None
+
+    def progress(self, percent: float, what: str) -> None:
+        self.percent, self.what = percent, what
+        if self.state is ChildState.STARTING:
+            self._machine.move(ChildState.RECOVERING)
+
+    def serving(self, now: float) -> None:
+        if self._machine.move(ChildState.SERVING):
+            self.percent, self.what, self._served_at = 100.0, "", now
+
+    def silence(self, now: float) -> float:
+        """Seconds since the last sign of life, less the grace of a process that has just begun."""
+        stats = self.stats()
+        if stats is None:
+            return now - self._heard_at - BOOT_GRACE_S
+        return now - max(self._heard_at, float(stats.get("heartbeat", 0.0)))
+
+    def stats(self) -> dict[str, Any] | None:
+        """The page of the process that runs now; None if it has not written one yet."""
+        with suppress(FormatError):
+            found = self.page.read()
+            if found is not None and found.get("pid") == self.pid:
+                return found
+        return None
+
+    def forgive(self, now: float) -> None:
+        """Count silence from now: it was the supervisor that slept."""
+        self._heard_at = now
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def reap(self) -> bool:
+        """True once when the process has ended: exit_code is set then, its last words are in the inbox."""
+        if self._process is None or not self.running:
+            return False
+        code = self._process.poll()
+        if code is None:
+            return False
+        self.exit_code = code
+        return True
+
+    def gone(self, due: float | None) -> None:
+        """Note its end; due: when to start it again, None for never."""
+        self.disconnect()
+        self._inbox.clear()
+        if due is None:
+            self._machine.move(ChildState.EXITED)
+        else:
+            self.due = due
+            self._machine.move(ChildState.BACKOFF)
+
+    def abandon(self) -> None:
+        """It is not running and shall not be started again."""
+        self._machine.move(ChildState.EXITED)
+
+    def served_s(self, now: float) -> float | None:
+        return None if self._served_at is None else now - self._served_at
+
+    def exit_text(self) -> str:
+        code = self.exit_code
+        if code is None or code >= 0:
+            return f"exit code {code}"
+        with suppress(ValueError):
+            return signal.Signals(-code).name
+        return f"signal {-code}"
+
+    def disconnect(self) -> None:
+        """Close the channel; a child that still runs takes this as the supervisor's death and leaves."""
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None

@@ -1,0 +1,118 @@
+"""The data directory: its lock and its FORMAT. Promise: one daemon at a time, and never one that meets
+files of a format it does not know.
+
+LOCK holds the pid of the supervisor. Children inherit the descriptor, so that the lock outlives a killed
+supervisor until the last of its children has left: two WAL writers can never meet. FORMAT is JSON:
+version, created_ms, wal_seed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from typing import Any, NamedTuple
+
+from topicd.clock import SystemClock
+from topicd.errors import FormatError
+from topicd.paths import DataDir
+from topicd.shards.storage.fs import Fs, read_all
+
+FORMAT_VERSION = 1
+_FORMAT_MAX = 64 * 1024
+_POLL_S = 0.05
+
+
+class LockHeld(Exception):
+    """Another daemon uses the directory."""
+
+
+class Format(NamedTuple):
+    version: int
+    created_ms: int
+    wal_seed: int  # u64, makes checksums of this directory's WAL differ from any other's
+
+
+def take_lock(data: DataDir, patience_s: float) -> int:
+    """The descriptor that holds the lock. Waits up to patience_s for the children of a dead supervisor."""
+    fd = os.open(data.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            holder = _holder(fd)
+            dead = holder is not None and not _alive(holder)
+            if dead and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                continue
+            os.close(fd)
+            raise LockHeld(_refusal(data, holder, dead)) from None
+        except OSError:
+            os.close(fd)
+            raise
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _refusal(data: DataDir, holder: int | None, dead: bool) -> str:
+    if dead:
+        return f"{data.root} is still in use by processes of a dead topicd (it had pid {holder})"
+    return f"{data.root} is in use by another topicd" + (f" (pid {holder})" if holder else "")
+
+
+def _holder(fd: int) -> int | None:
+    text = os.pread(fd, 32, 0).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def open_format(fs: Fs, data: DataDir) -> Format:
+    """What FORMAT says; a new directory gets one. The caller holds the lock."""
+    if fs.exists(data.format):
+        return _parse(data, read_all(fs, data.format, _FORMAT_MAX))
+    if fs.exists(data.identity) or fs.listdir(data.wal) or fs.listdir(data.topics):
+        raise FormatError(f"{data.format} is missing although there is data; restore it from a backup")
+    made = Format(FORMAT_VERSION, SystemClock().now_ms(), secrets.randbits(64))
+    text = json.dumps(made._asdict(), indent=2) + "\n"
+    _write(fs, data, text.encode())
+    return made
+
+
+def _parse(data: DataDir, raw: bytes) -> Format:
+    try:
+        body: Any = json.loads(raw)
+        found = Format(*(int(body[name]) for name in Format._fields))
+    except (ValueError, KeyError, TypeError) as exc:
+        raise FormatError(f"{data.format} is damaged ({exc}); restore it from a backup") from None
+    if found.version != FORMAT_VERSION:
+        raise FormatError(
+            f"{data.format}: version {found.version}, this topicd knows version {FORMAT_VERSION}"
+        )
+    return found
+
+
+def _write(fs: Fs, data: DataDir, raw: bytes) -> None:
+    tmp = data.format.with_name("FORMAT.tmp")
+    file = fs.open(tmp, write=True, create=True)
+    try:
+        file.truncate(0)
+        file.pwrite([raw], 0)
+        file.sync()
+    finally:
+        file.close()
+    fs.rename(tmp, data.format)
+    fs.sync_dir(data.root)

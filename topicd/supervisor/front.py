@@ -1,0 +1,159 @@
+"""The supervisor's socket: HELLO with the shard map, PING, STATUS. Bytes: ipc/protocol.py.
+
+Promise: a client can only ask; however it behaves, memory stays bounded and the loop never waits for it.
+A peer whose uid is not allowed gets one error. When all places are taken, whoever was idle longest makes
+room.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from topicd.errors import Forbidden, Internal, InvalidRequest, Throttled, TopicdError
+from topicd.ipc import protocol, unixsock
+from topicd.ipc.protocol import Message, MessageReader, Op
+from topicd.limits import KIB, MIB
+
+MAX_CONNECTIONS = 256
+IDLE_S = 10.0
+MAX_REQUEST = 64 * KIB
+MAX_OUTBOX = 2 * MIB
+_PIECE = 64 * KIB
+
+Answer = Callable[[int, dict[str, Any]], dict[str, Any]]
+log = logging.getLogger(__name__)
+
+
+class Session:
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.reader = MessageReader(MAX_REQUEST, MAX_REQUEST)
+        self.out = bytearray()
+        self.greeted = False
+        self.closing = False
+        self.active_at = time.monotonic()
+
+
+class Front:
+    def __init__(self, selector: selectors.BaseSelector, answer: Answer, uids: frozenset[int]) -> None:
+        self._selector = selector
+        self._answer = answer
+        self._listener: socket.socket | None = None
+        self._sessions: dict[int, Session] = {}
+        self.uids = uids
+
+    def open(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def close(self) -> None:
+        for session in list(self._sessions.values()):
+            self._drop(session)
+        if self._listener is not None:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def _accept(self, mask: int) -> None:
+        if self._listener is None:
+            return
+        try:
+            sock, _ = self._listener.accept()
+        except OSError as exc:
+            log.warning("connection not accepted", extra={"error": exc})
+            return
+        sock.setblocking(False)
+        session = Session(sock)
+        self._sessions[sock.fileno()] = session
+        self._selector.register(sock, selectors.EVENT_READ, lambda mask: self._serve(session, mask))
+        _, uid, _ = unixsock.peer_credentials(sock)
+        if uid not in self.uids:
+            self._refuse(session, Forbidden(f"uid {uid} may not connect; see the setting allowed_uids"))
+        elif len(self._sessions) > MAX_CONNECTIONS and not self._make_room(session):
+            self._refuse(
+                session, Throttled("too many connections", limit=MAX_CONNECTIONS, retry_after_ms=1000)
+            )
+
+    def _make_room(self, newcomer: Session) -> bool:
+        idlest = min((s for s in self._sessions.values() if s is not newcomer), key=lambda s: s.active_at)
+        if newcomer.active_at - idlest.active_at < IDLE_S:
+            return False
+        self._drop(idlest)
+        return True
+
+    def _serve(self, session: Session, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._flush(session)
+        if mask & selectors.EVENT_READ and not session.closing:
+            self._read(session)
+
+    def _read(self, session: Session) -> None:
+        try:
+            piece = session.sock.recv(_PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            self._drop(session)
+            return
+        session.active_at = time.monotonic()
+        try:
+            for message in session.reader.feed(piece):
+                session.out += self._reply(session, message)
+        except InvalidRequest as exc:
+            self._refuse(session, exc)
+            return
+        self._flush(session)
+
+    def _reply(self, session: Session, message: Message) -> bytes:
+        try:
+            body = protocol.unpack_map(message.body) if len(message.body) else {}
+            if message.op != Op.HELLO and not session.greeted:
+                raise InvalidRequest("a connection begins with HELLO")
+            found = self._answer(message.op, body)
+            session.greeted = True
+            return protocol.map_message(message.op | protocol.ANSWER, message.request_id, found)
+        except TopicdError as exc:
+            return protocol.error_message(message.request_id, exc)
+        except Exception:
+            log.exception("request failed", extra={"op": message.op})
+            return protocol.error_message(
+                message.request_id, Internal("the supervisor's log says what failed")
+            )
+
+    def _refuse(self, session: Session, error: TopicdError) -> None:
+        session.out += protocol.error_message(0, error)
+        session.closing = True
+        self._flush(session)
+
+    def _flush(self, session: Session) -> None:
+        try:
+            while session.out:
+                del session.out[: session.sock.send(session.out)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            session.out.clear()
+            session.closing = True
+        if session.closing and not session.out:
+            self._drop(session)
+            return
+        # Somebody who asks and does not read gets nothing more, and is not listened to, until it reads.
+        events = selectors.EVENT_WRITE if session.out else selectors.EVENT_READ
+        if len(session.out) > MAX_OUTBOX:
+            self._drop(session)
+            return
+        if self._selector.get_key(session.sock).events != events:
+            key = self._selector.get_key(session.sock)
+            self._selector.modify(session.sock, events, key.data)
+
+    def _drop(self, session: Session) -> None:
+        if self._sessions.pop(session.sock.fileno(), None) is not None:
+            self._selector.unregister(session.sock)
+            session.sock.close()

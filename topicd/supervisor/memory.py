@@ -1,0 +1,79 @@
+"""All shared memory and doorbells of one instance. Promise: created completely or not used; nothing is
+left behind by unlink_all(). The bells region is made last: where it exists, everything else was made.
+"""
+
+from __future__ import annotations
+
+import os
+
+from topicd import paths, values
+from topicd.config import ConfigError
+from topicd.ipc import doorbell, ring, shm, slots
+from topicd.ipc.control import DELIVERY, WAL, OldInstance, process_name
+from topicd.ipc.stats import PAYLOAD_MAX, StatsPage
+
+WAL_STATE_MAX = 8 * 1024
+
+
+def names(wal_shards: int, delivery_shards: int) -> list[tuple[str, int]]:
+    """(kind, index) of every child, in the order of their bells."""
+    return [(WAL, i) for i in range(wal_shards)] + [(DELIVERY, i) for i in range(delivery_shards)]
+
+
+class Memory:
+    def __init__(self, instance: str, wal_shards: int, delivery_shards: int, ring_bytes: int) -> None:
+        self.instance = instance
+        self._wal_shards = wal_shards
+        self._delivery_shards = delivery_shards
+        self._ring_bytes = ring_bytes
+        self.pages: dict[str, StatsPage] = {}
+        self.bells: dict[str, int] = {}
+
+    def create(self) -> None:
+        self._check_room()
+        children = names(self._wal_shards, self._delivery_shards)
+        for wal in range(self._wal_shards):
+            slots.create(paths.wal_state_shm(self.instance, wal), WAL_STATE_MAX, self.instance).close()
+            for dlv in range(self._delivery_shards):
+                ring.create(paths.ring_shm(self.instance, wal, dlv), self._ring_bytes, self.instance).close()
+        for kind, index in children:
+            name = process_name(kind, index)
+            self.pages[name] = StatsPage.create(self.instance, name)
+            self.bells[name] = doorbell.create_fd()
+        doorbell.create_words(paths.bells_shm(self.instance), len(children), self.instance).close()
+
+    def close(self) -> None:
+        for page in self.pages.values():
+            page.close()
+        for fd in self.bells.values():
+            os.close(fd)
+        self.pages, self.bells = {}, {}
+
+    def _check_room(self) -> None:
+        """A full /dev/shm would kill a shard with SIGBUS at its first touch; say so before."""
+        rings = self._wal_shards * self._delivery_shards * self._ring_bytes
+        pages = (self._wal_shards + self._delivery_shards) * 2 * (PAYLOAD_MAX + WAL_STATE_MAX)
+        found = os.statvfs(paths.SHM_DIR)
+        free = found.f_bavail * found.f_frsize
+        if rings + pages > free:
+            raise ConfigError(
+                f"{paths.SHM_DIR} has {values.format_size(free)} free, but "
+                f"{self._wal_shards} x {self._delivery_shards} rings "
+                f"of {values.format_size(self._ring_bytes)} need {values.format_size(rings)}; "
+                "enlarge it or lower ring_bytes, wal_shards or delivery_shards"
+            )
+
+
+def has_rings(old: OldInstance) -> bool:
+    """Is the shared memory of a killed run still there, whole?"""
+    found = set(shm.names_of(old.instance))
+    needed = {paths.bells_shm(old.instance)}
+    for wal in range(old.wal_shards):
+        needed.add(paths.wal_state_shm(old.instance, wal))
+        needed.update(paths.ring_shm(old.instance, wal, dlv) for dlv in range(old.delivery_shards))
+    return needed <= found
+
+
+def unlink_all(instance: str) -> None:
+    for name in shm.names_of(instance):
+        shm.unlink(name)

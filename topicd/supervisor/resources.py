@@ -1,0 +1,108 @@
+"""What one run of the daemon holds: directories, lock, identity, shared memory, listening socket.
+
+open() takes them in an order in which a kill at any point leaves nothing that the next start cannot
+handle: lock, format, identity (durable), then shared memory. close(clean) gives them back; rings that may
+still hold data (clean is False) stay for the next start to drain.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping
+from contextlib import suppress
+
+from topicd.config import Settings
+from topicd.ipc import unixsock
+from topicd.ipc.control import OldInstance
+from topicd.paths import DataDir, RunDir
+from topicd.shards.storage.fs import RealFs
+from topicd.supervisor import datadir, memory
+from topicd.supervisor.identity import ID_BLOCK, Identity
+from topicd.supervisor.memory import Memory
+from topicd.supervisor.notify import inherited_sockets
+
+_BACKLOG = 256
+
+
+class Resources:
+    def __init__(self, settings: Settings) -> None:
+        self._fs = RealFs()
+        self._settings = settings
+        self._data = DataDir(settings.data_dir)
+        self.run_dir = RunDir(settings.run_dir)
+        self.lock_fd = -1
+        self.wal_seed = 0
+        self.identity = Identity(self._fs, self._data)
+        self.memory: Memory | None = None
+        self._own_socket = False
+        self._first_ids = 0
+
+    def take_lock(self) -> None:
+        """First of all; LockHeld if another daemon runs on the directory."""
+        self._fs.mkdir(self._data.root)
+        # Others must be able to reach the sockets; who may connect is decided by their mode and uid.
+        self.run_dir.root.mkdir(0o755, parents=True, exist_ok=True)
+        self.lock_fd = datadir.take_lock(self._data, self._settings.stop_timeout_s)
+
+    def open(self) -> None:
+        wal, dlv = self._settings.wal_shards, self._settings.delivery_shards
+        self.wal_seed = datadir.open_format(self._fs, self._data).wal_seed
+        self.identity.open()
+        self.identity.begin_run(wal, dlv, dlv, memory.has_rings)
+        self._first_ids = self.identity.record.next_id - dlv * ID_BLOCK
+        self._sweep()
+        self.memory = Memory(self.identity.instance, wal, dlv, self._settings.ring_bytes)
+        self.memory.create()
+
+    def listen(self, environ: MutableMapping[str, str]) -> socket.socket:
+        """The socket systemd handed over, or our own."""
+        given = inherited_sockets(environ)
+        for extra in given[1:]:
+            extra.close()
+        self._own_socket = not given
+        listener = given[0] if given else unixsock.listen(self.run_dir.socket, self._settings.mode, _BACKLOG)
+        # Whoever answers on the main socket owns the directory; shards of an earlier run are gone.
+        for path in self.run_dir.root.glob("dlv-*.sock"):
+            unixsock.remove(path)
+        return listener
+
+    def first_ids(self, shard: int) -> tuple[int, int]:
+        """The block reserved for a delivery shard's first start."""
+        start = self._first_ids + shard * ID_BLOCK
+        return start, start + ID_BLOCK
+
+    @property
+    def old_instance(self) -> OldInstance | None:
+        """Whose rings are to be drained before anything is served."""
+        return self.identity.record.undrained
+
+    def forget_old_instance(self) -> None:
+        """Every WAL shard has drained it."""
+        if self.old_instance is not None:
+            # On record as garbage before the first region goes: a half-unlinked instance is never drained.
+            self.identity.mark_drained()
+            self._sweep()
+
+    def close(self, clean: bool) -> None:
+        if self.memory is not None:
+            self.memory.close()
+            if clean:
+                with suppress(OSError):
+                    self.identity.mark_clean()
+                    memory.unlink_all(self.memory.instance)
+            self.memory = None
+        if self._own_socket:
+            unixsock.remove(self.run_dir.socket)
+            self._own_socket = False
+        if clean:
+            for shard in range(self._settings.delivery_shards):
+                unixsock.remove(self.run_dir.delivery_socket(shard))
+        if self.lock_fd >= 0:
+            os.close(self.lock_fd)
+            self.lock_fd = -1
+
+    def _sweep(self) -> None:
+        for instance in self.identity.record.garbage:
+            memory.unlink_all(instance)
+        self.identity.forget_garbage()

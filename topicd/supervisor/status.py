@@ -1,0 +1,122 @@
+"""What the supervisor tells about itself and its children: the shard map and the table of processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from topicd import __version__, limits
+from topicd.errors import UnsupportedVersion
+from topicd.ipc.protocol import PROTOCOL_VERSION
+from topicd.paths import RunDir
+from topicd.supervisor.child import Child
+from topicd.supervisor.states import ChildState, Phase
+
+if TYPE_CHECKING:
+    import psutil
+
+LIMITS = {
+    "max_data_and_meta": limits.MAX_DATA_AND_META,
+    "max_tag": limits.MAX_TAG,
+    "max_node": limits.MAX_NODE,
+    "max_meta": limits.MAX_META,
+    "max_meta_keys": limits.MAX_META_KEYS,
+    "max_batch_records": limits.MAX_BATCH_RECORDS,
+    "max_batch_bytes": limits.MAX_BATCH_BYTES,
+    "max_message": limits.MAX_MESSAGE,
+    "max_control_message": limits.MAX_CONTROL_MESSAGE,
+}
+
+
+def check_hello(body: dict[str, Any]) -> None:
+    version = body.get("version")
+    if version != PROTOCOL_VERSION:
+        raise UnsupportedVersion(
+            f"protocol version {version!r:.20} is not spoken here", supported=[PROTOCOL_VERSION]
+        )
+
+
+def shard_map(instance: str, wal_shards: int, delivery_shards: int, run: RunDir) -> dict[str, Any]:
+    """The answer to HELLO, but for the state of the daemon."""
+    return {
+        "version": PROTOCOL_VERSION,
+        "server": f"topicd/{__version__}",
+        "instance": instance,
+        "role": "supervisor",
+        "shard": None,
+        "wal_shards": wal_shards,
+        "delivery_shards": delivery_shards,
+        "shards": [str(run.delivery_socket(shard)) for shard in range(delivery_shards)],
+        "limits": LIMITS,
+    }
+
+
+def summary(phase: Phase, children: Sequence[Child]) -> str:
+    """One line for systemd."""
+    away = [child for child in children if child.state is not ChildState.SERVING]
+    if not away:
+        return f"{phase}: {len(children)} shards"
+    parts = (
+        f"{child.name} {child.state}" + (f" {child.percent:.0f} %" if child.percent else "") for child in away
+    )
+    return f"{phase}: {', '.join(parts)}"
+
+
+def greeting(run: RunDir) -> str:
+    return f"""topicd {__version__} listens on {run.socket}
+try:
+  topicctl publish orders hello
+  topicctl read orders --from 0
+  topicctl watch orders"""
+
+
+class ProcessTable:
+    """Rows for STATUS. CPU is the share of one core since the row was asked for last."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, psutil.Process] = {}
+
+    def rows(self, children: Iterable[Child], own_uptime_s: float, now: float) -> list[dict[str, Any]]:
+        own = {
+            "name": "supervisor",
+            "state": "serving",
+            "restarts": 0,
+            "uptime_s": own_uptime_s,
+            "percent": 100.0,
+            "what": "",
+            "stats": None,
+            **self._usage(os.getpid()),
+        }
+        found = [own, *(self._row(child, now) for child in children)]
+        alive = {row["pid"] for row in found}
+        self._known = {pid: process for pid, process in self._known.items() if pid in alive}
+        return found
+
+    def _row(self, child: Child, now: float) -> dict[str, Any]:
+        return {
+            "name": child.name,
+            "state": str(child.state),
+            "restarts": child.restarts,
+            "uptime_s": now - child.spawned_at if child.running else 0.0,
+            "percent": child.percent,
+            "what": child.what,
+            "stats": child.stats(),
+            **self._usage(child.pid),
+        }
+
+    def _usage(self, pid: int) -> dict[str, Any]:
+        usage = {"pid": pid, "rss": 0, "cpu": 0.0}
+        if not pid:
+            return usage
+        # Loaded at the first question: start-up does not need it.
+        import psutil
+
+        try:
+            process = self._known.get(pid) or psutil.Process(pid)
+            self._known[pid] = process
+            usage["rss"] = process.memory_info().rss
+            usage["cpu"] = process.cpu_percent(None)
+        except psutil.Error:
+            self._known.pop(pid, None)
+        return usage
