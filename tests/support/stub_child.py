@@ -1,7 +1,7 @@
-"""A child that only lives: boots, beats, obeys. TOPICD_STUB (JSON) tells it how to misbehave, by name or for "*":
+"""A child that only lives: boots, beats, obeys. TOPICD_STUB (JSON, by name or "*") makes it misbehave.
 
-crash: exit at once; fail: a message for "failed"; mute: no heartbeat; deaf: ignores stop; stubborn: ignores SIGTERM
-too; slow: seconds until serving; log: a file to which every step is appended.
+crash: exit at once; fail: the message of a "failed" event; mute: no heartbeat; deaf: ignores stop; stubborn:
+ignores SIGTERM; slow: seconds until serving; log: a file to which every step is appended.
 """
 
 from __future__ import annotations

@@ -65,12 +65,13 @@ class Child:
     def last_pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
-    def spawn(self, command: Sequence[str], boot: BootInfo, fds: Sequence[int], now: float) -> None:
+    def spawn(self, command: Sequence[str], boot: BootInfo, fds: Sequence[int], now: float) -> ControlChannel:
         """Start the process. fds: what it inherits beside its control channel, under the same numbers."""
-        self.channel, theirs = ControlChannel.pair()
+        channel, theirs = ControlChannel.pair()
+        self.channel = channel
         try:
             # The boot message waits in the socket, so the child never waits for it.
-            self.channel.send(boot.to_wire())
+            channel.send(boot.to_wire())
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -88,6 +89,7 @@ class Child:
         self.told_wal_ready = self.wants_ids = False
         self.percent, self.what, self._served_at, self.exit_code = 0.0, "", None, None
         self._machine.move(ChildState.STARTING)
+        return channel
 
     def send(self, body: Mapping[str, Any]) -> bool:
         """False if it cannot be told: dead, or deaf and soon found out by its heartbeat."""
@@ -99,14 +101,20 @@ class Child:
             return False
         return True
 
+    def flush(self) -> None:
+        """Send what its socket had no room for."""
+        if self.channel is not None:
+            with suppress(EOFError):
+                self.channel.flush()
+
     def collect(self, now: float) -> bool:
-        """Take what it said into the inbox. False once it has closed its channel; then stop watching that."""
+        """Take what it said into the inbox. False once it has closed its channel; then stop watching that.
+        FormatError if it sends what is no message."""
         if self.channel is None:
             return False
         try:
-            self.channel.flush()
             found = self.channel.receive()
-        except (EOFError, FormatError):
+        except EOFError:
             return False
         if found:
             self._heard_at = now
@@ -116,8 +124,9 @@ class Child:
     def next_message(self) -> dict[str, Any] | None:
         return self._inbox.popleft() if self._inbox else None
 
-    def progress(self, percent: float, what: str) -> None:
-        self.percent, self.what = percent, what
+    def progress(self, percent: Any, what: Any) -> None:
+        self.percent = float(percent) if isinstance(percent, int | float) else 0.0
+        self.what = str(what or "")
         if self.state is ChildState.STARTING:
             self._machine.move(ChildState.RECOVERING)
 

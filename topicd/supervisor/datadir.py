@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import secrets
 import time
@@ -23,6 +24,8 @@ from topicd.shards.storage.fs import Fs, read_all
 FORMAT_VERSION = 1
 _FORMAT_MAX = 64 * 1024
 _POLL_S = 0.05
+
+log = logging.getLogger(__name__)
 
 
 class LockHeld(Exception):
@@ -39,6 +42,7 @@ def take_lock(data: DataDir, patience_s: float) -> int:
     """The descriptor that holds the lock. Waits up to patience_s for the children of a dead supervisor."""
     fd = os.open(data.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     deadline = time.monotonic() + patience_s
+    waited = False
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,6 +51,9 @@ def take_lock(data: DataDir, patience_s: float) -> int:
             holder = _holder(fd)
             dead = holder is not None and not _alive(holder)
             if dead and time.monotonic() < deadline:
+                if not waited:
+                    log.info("waiting for the children of a dead supervisor", extra={"pid": holder})
+                waited = True
                 time.sleep(_POLL_S)
                 continue
             os.close(fd)

@@ -17,7 +17,7 @@ from typing import Any
 from topicd.errors import Forbidden, Internal, InvalidRequest, Throttled, TopicdError
 from topicd.ipc import protocol, unixsock
 from topicd.ipc.protocol import Message, MessageReader, Op
-from topicd.limits import KIB, MIB
+from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MIB
 
 MAX_CONNECTIONS = 256
 IDLE_S = 10.0
@@ -45,6 +45,7 @@ class Front:
         self._answer = answer
         self._listener: socket.socket | None = None
         self._sessions: dict[int, Session] = {}
+        self._paused = False
         self.uids = uids
 
     def open(self, listener: socket.socket) -> None:
@@ -55,17 +56,29 @@ class Front:
         for session in list(self._sessions.values()):
             self._drop(session)
         if self._listener is not None:
-            self._selector.unregister(self._listener)
+            if not self._paused:
+                self._selector.unregister(self._listener)
             self._listener.close()
             self._listener = None
+
+    def resume(self) -> None:
+        """Once a second: accept again after a failure."""
+        if self._paused and self._listener is not None:
+            self._paused = False
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _accept(self, mask: int) -> None:
         if self._listener is None:
             return
         try:
             sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
         except OSError as exc:
+            # Out of descriptors, for example: the listener stays readable, so look away until resume().
             log.warning("connection not accepted", extra={"error": exc})
+            self._selector.unregister(self._listener)
+            self._paused = True
             return
         sock.setblocking(False)
         session = Session(sock)
@@ -106,6 +119,10 @@ class Front:
         try:
             for message in session.reader.feed(piece):
                 session.out += self._reply(session, message)
+                if len(session.out) > MAX_OUTBOX:
+                    # It asks much faster than it reads.
+                    self._drop(session)
+                    return
         except InvalidRequest as exc:
             self._refuse(session, exc)
             return
@@ -118,7 +135,10 @@ class Front:
                 raise InvalidRequest("a connection begins with HELLO")
             found = self._answer(message.op, body)
             session.greeted = True
-            return protocol.map_message(message.op | protocol.ANSWER, message.request_id, found)
+            raw = protocol.map_message(message.op | protocol.ANSWER, message.request_id, found)
+            if len(raw) > MAX_CONTROL_MESSAGE:
+                raise Internal("the answer is too long; ask with stats: false", bytes=len(raw))
+            return raw
         except TopicdError as exc:
             return protocol.error_message(message.request_id, exc)
         except Exception:
@@ -146,11 +166,8 @@ class Front:
             return
         # Somebody who asks and does not read gets nothing more, and is not listened to, until it reads.
         events = selectors.EVENT_WRITE if session.out else selectors.EVENT_READ
-        if len(session.out) > MAX_OUTBOX:
-            self._drop(session)
-            return
-        if self._selector.get_key(session.sock).events != events:
-            key = self._selector.get_key(session.sock)
+        key = self._selector.get_key(session.sock)
+        if key.events != events:
             self._selector.modify(session.sock, events, key.data)
 
     def _drop(self, session: Session) -> None:

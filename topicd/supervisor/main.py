@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def run_daemon(flags: dict[str, Any]) -> int:
     from topicd.supervisor import loop
     from topicd.supervisor.datadir import LockHeld
 
-    supervisor = loop.Supervisor(settings, reload=lambda: _load(flags).settings, announce=click.echo)
+    supervisor = loop.Supervisor(settings, reload=lambda: _load(flags).settings, announce=_announce)
     try:
         return supervisor.run()
     except LockHeld as exc:
@@ -98,6 +99,12 @@ def run_daemon(flags: dict[str, Any]) -> int:
     except (FormatError, OSError) as exc:
         log.error("topicd failed", extra={"reason": exc})
         return loop.FAILED
+
+
+def _announce(text: str) -> None:
+    # Nobody needs to read it: a closed stdout is no reason to stop.
+    with suppress(OSError):
+        click.echo(text)
 
 
 def _merged(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from contextlib import suppress
 
 from topicd.config import Settings
 from topicd.ipc import unixsock
-from topicd.ipc.control import OldInstance
+from topicd.ipc.control import OldInstance, process_name
+from topicd.ipc.stats import StatsPage
 from topicd.paths import DataDir, RunDir
 from topicd.shards.storage.fs import RealFs
 from topicd.supervisor import datadir, memory
@@ -34,7 +35,7 @@ class Resources:
         self.lock_fd = -1
         self.wal_seed = 0
         self.identity = Identity(self._fs, self._data)
-        self.memory: Memory | None = None
+        self._memory = Memory("", 0, 0, 0)
         self._own_socket = False
         self._first_ids = 0
 
@@ -52,8 +53,8 @@ class Resources:
         self.identity.begin_run(wal, dlv, dlv, memory.has_rings)
         self._first_ids = self.identity.record.next_id - dlv * ID_BLOCK
         self._sweep()
-        self.memory = Memory(self.identity.instance, wal, dlv, self._settings.ring_bytes)
-        self.memory.create()
+        self._memory = Memory(self.identity.instance, wal, dlv, self._settings.ring_bytes)
+        self._memory.create()
 
     def listen(self, environ: MutableMapping[str, str]) -> socket.socket:
         """The socket systemd handed over, or our own."""
@@ -66,6 +67,13 @@ class Resources:
         for path in self.run_dir.root.glob("dlv-*.sock"):
             unixsock.remove(path)
         return listener
+
+    @property
+    def bells(self) -> dict[str, int]:
+        return self._memory.bells
+
+    def page(self, kind: str, index: int) -> StatsPage:
+        return self._memory.pages[process_name(kind, index)]
 
     def first_ids(self, shard: int) -> tuple[int, int]:
         """The block reserved for a delivery shard's first start."""
@@ -85,13 +93,11 @@ class Resources:
             self._sweep()
 
     def close(self, clean: bool) -> None:
-        if self.memory is not None:
-            self.memory.close()
-            if clean:
-                with suppress(OSError):
-                    self.identity.mark_clean()
-                    memory.unlink_all(self.memory.instance)
-            self.memory = None
+        self._memory.close()
+        if clean and self._memory.instance:
+            with suppress(OSError):
+                self.identity.mark_clean()
+                memory.unlink_all(self._memory.instance)
         if self._own_socket:
             unixsock.remove(self.run_dir.socket)
             self._own_socket = False

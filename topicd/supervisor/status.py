@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from topicd import __version__, limits
+from topicd.config import Settings
 from topicd.errors import UnsupportedVersion
 from topicd.ipc.protocol import PROTOCOL_VERSION
 from topicd.paths import RunDir
@@ -37,7 +38,7 @@ def check_hello(body: dict[str, Any]) -> None:
         )
 
 
-def shard_map(instance: str, wal_shards: int, delivery_shards: int, run: RunDir) -> dict[str, Any]:
+def shard_map(instance: str, settings: Settings, run: RunDir) -> dict[str, Any]:
     """The answer to HELLO, but for the state of the daemon."""
     return {
         "version": PROTOCOL_VERSION,
@@ -45,9 +46,9 @@ def shard_map(instance: str, wal_shards: int, delivery_shards: int, run: RunDir)
         "instance": instance,
         "role": "supervisor",
         "shard": None,
-        "wal_shards": wal_shards,
-        "delivery_shards": delivery_shards,
-        "shards": [str(run.delivery_socket(shard)) for shard in range(delivery_shards)],
+        "wal_shards": settings.wal_shards,
+        "delivery_shards": settings.delivery_shards,
+        "shards": [str(run.delivery_socket(shard)) for shard in range(settings.delivery_shards)],
         "limits": LIMITS,
     }
 
@@ -77,7 +78,9 @@ class ProcessTable:
     def __init__(self) -> None:
         self._known: dict[int, psutil.Process] = {}
 
-    def rows(self, children: Iterable[Child], own_uptime_s: float, now: float) -> list[dict[str, Any]]:
+    def rows(
+        self, children: Iterable[Child], own_uptime_s: float, now: float, with_stats: bool
+    ) -> list[dict[str, Any]]:
         own = {
             "name": "supervisor",
             "state": "serving",
@@ -88,12 +91,12 @@ class ProcessTable:
             "stats": None,
             **self._usage(os.getpid()),
         }
-        found = [own, *(self._row(child, now) for child in children)]
+        found = [own, *(self._row(child, now, with_stats) for child in children)]
         alive = {row["pid"] for row in found}
         self._known = {pid: process for pid, process in self._known.items() if pid in alive}
         return found
 
-    def _row(self, child: Child, now: float) -> dict[str, Any]:
+    def _row(self, child: Child, now: float, with_stats: bool) -> dict[str, Any]:
         return {
             "name": child.name,
             "state": str(child.state),
@@ -101,7 +104,7 @@ class ProcessTable:
             "uptime_s": now - child.spawned_at if child.running else 0.0,
             "percent": child.percent,
             "what": child.what,
-            "stats": child.stats(),
+            "stats": child.stats() if with_stats else None,
             **self._usage(child.pid),
         }
 

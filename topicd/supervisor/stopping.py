@@ -42,8 +42,8 @@ class StopPlan:
     def done(self) -> bool:
         return self._stage == len(STAGES)
 
-    def restarts(self, kind: str) -> bool:
-        """Is a child of that kind still needed while we stop?"""
+    def needs(self, kind: str) -> bool:
+        """Do others still need children of that kind while we stop?"""
         return not self.done and kind not in {stage.kind for stage in STAGES[: self._stage + 1]}
 
     def hurry(self) -> None:
