@@ -1,0 +1,231 @@
+"""The bars as data, judged on the medians of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from benchmarks.model import DISK, OURS, Results
+
+
+class Verdict(StrEnum):
+    MET = "met"
+    STRETCH = "met (stretch)"
+    MISSED = "missed"
+    UNKNOWN = "not measured"
+    UNFAIR = "not comparable"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A figure of a run; without a variant, the best of the peer."""
+
+    peer: str
+    case: str
+    figure: str
+    variant: str | None = None
+    # Which of the variants named by numbers: the one with the smallest or the largest.
+    step: str | None = None  # "least" or "most"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Ours shall be at most (or at least) `factor` times the reference."""
+
+    test: str
+    text: str
+    ours: Source
+    against: Source | float
+    factor: float
+    at_least: bool  # False: at most
+    durable: bool = False
+    stretch: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    bar: Bar
+    verdict: Verdict
+    ours: float | None
+    reference: float | None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        if self.ours is None or not self.reference:
+            return None
+        return self.ours / self.reference
+
+
+def judge(bar: Bar, results: Results, syncs: Mapping[str, bool | None]) -> Judgement:
+    """`syncs`: was a peer seen to sync? One that does not is no reference for a durable bar."""
+    ours = _value(bar.ours, results, bar.at_least)
+    if isinstance(bar.against, Source):
+        peer = bar.against.peer
+        reference, who = _value(bar.against, results, bar.at_least), peer
+    else:
+        peer, reference, who = "", bar.against, "the limit"
+    if ours is None or reference is None:
+        absent = OURS if ours is None else who
+        return Judgement(bar, Verdict.UNKNOWN, ours, reference, f"no figure of {absent}")
+    if bar.durable and syncs.get(OURS) is False:
+        return Judgement(bar, Verdict.MISSED, ours, reference, f"{OURS} does not sync")
+    if bar.durable and syncs.get(peer) is False:
+        return Judgement(bar, Verdict.UNFAIR, ours, reference, f"{peer} does not sync")
+    if bar.stretch is not None and _holds(ours, reference * bar.stretch, bar.at_least):
+        return Judgement(bar, Verdict.STRETCH, ours, reference)
+    held = _holds(ours, reference * bar.factor, bar.at_least)
+    return Judgement(bar, Verdict.MET if held else Verdict.MISSED, ours, reference)
+
+
+def judge_all(results: Results, syncs: Mapping[str, bool | None], tests: set[str]) -> list[Judgement]:
+    return [judge(bar, results, syncs) for bar in BARS if bar.test in tests]
+
+
+def _holds(ours: float, limit: float, at_least: bool) -> bool:
+    return ours >= limit if at_least else ours <= limit
+
+
+def _value(source: Source, results: Results, higher: bool) -> float | None:
+    if source.step is not None:
+        keys = sorted(results.keys(source.case, source.peer), key=lambda k: _number(k.variant))
+        if len(keys) < 2:
+            return None
+        found = results.spread(keys[0 if source.step == "least" else -1], source.figure)
+        return found.median if found else None
+    if source.variant is not None:
+        for key in results.keys(source.case, source.peer):
+            if key.variant == source.variant:
+                exact = results.spread(key, source.figure)
+                return exact.median if exact else None
+        return None
+    best = results.best(source.case, source.peer, source.figure, higher=higher)
+    return best[1].median if best else None
+
+
+def _number(variant: str) -> int:
+    return int("".join(c for c in variant if c.isdigit()) or 0)
+
+
+def _rate(
+    case: str, text: str, peer: str, factor: float, *, durable: bool = False, **more: float | str
+) -> Bar:
+    """At least `factor` times the best rate of a peer."""
+    stretch = more.get("stretch")
+    variant, theirs = more.get("variant"), more.get("theirs")
+    return Bar(
+        case.split(".", maxsplit=1)[0],
+        text,
+        Source(OURS, case, "rate", str(variant) if variant else None),
+        Source(peer, case, "rate", str(theirs) if theirs else None),
+        factor,
+        at_least=True,
+        durable=durable,
+        stretch=float(stretch) if stretch else None,
+    )
+
+
+def _p50(case: str, text: str, peer: str, factor: float, *, durable: bool = False) -> Bar:
+    """At most `factor` times the best p50 of a peer."""
+    return Bar(
+        case.split(".", maxsplit=1)[0],
+        text,
+        Source(OURS, case, "p50"),
+        Source(peer, case, "p50"),
+        factor,
+        at_least=False,
+        durable=durable,
+    )
+
+
+def _steady(case: str, what: str, figure: str, *, at_least: bool) -> Bar:
+    """Within 15 % from the least stored to the most."""
+    return Bar(
+        case,
+        f"{what}, most against least stored",
+        Source(OURS, case, figure, step="most"),
+        Source(OURS, case, figure, step="least"),
+        0.85 if at_least else 1.15,
+        at_least=at_least,
+    )
+
+
+ASYNCIO = "asyncio"
+DESCRIPTORS = "descriptors"
+REWRITTEN = "after rewrite"
+
+BARS: tuple[Bar, ...] = (
+    Bar(
+        "A",
+        "durable append p50, against pwrite + fdatasync over existing blocks",
+        Source(OURS, "A.durable.100", "p50"),
+        Source(DISK, "A.durable.100", "p50", "overwrite 4 KiB"),
+        2.0,
+        at_least=False,
+        durable=True,
+        stretch=1.5,
+    ),
+    _p50("A.durable.100", "durable append p50, against Redis always", "redis", 1.0, durable=True),
+    _p50("A.durable.100", "durable append p50, against NATS", "nats", 1.0, durable=True),
+    _p50("A.relaxed.100", "`disk` class p50, against Redis everysec", "redis", 1.0),
+    _rate(
+        "B.durable.100", "64 in flight, against the best of Redis", "redis", 1.5, durable=True, stretch=2.0
+    ),
+    _rate(
+        "B.durable.100",
+        "64 awaits, against redis.asyncio",
+        "redis",
+        3.0,
+        durable=True,
+        variant=ASYNCIO,
+        theirs=ASYNCIO,
+    ),
+    _rate("C.durable.100", "batches of 1,000 of 100 B, against SQLite", "sqlite", 4.0, durable=True),
+    _rate(
+        "C.durable.100", "batches of 1,000 of 100 B, against the best of Redis", "redis", 6.0, durable=True
+    ),
+    _rate("C.durable.1024", "batches of 1,000 of 1 KiB, against SQLite", "sqlite", 4.0, durable=True),
+    Bar(
+        "C",
+        "batches of 1,000 of 1 KiB, against the disk's overwrite bandwidth",
+        Source(OURS, "C.durable.1024", "mb_s"),
+        Source(DISK, "C.durable.1024", "mb_s"),
+        0.4,
+        at_least=True,
+        durable=True,
+    ),
+    _rate("D.100", "consume, against SQLite", "sqlite", 1.5),
+    _rate("D.100", "consume, against XREAD", "redis", 5.0, theirs="XREAD"),
+    _rate("D.100", "consume by passed descriptors, against SQLite", "sqlite", 3.0, variant=DESCRIPTORS),
+    _p50("E.relaxed.100", "push p50 relaxed, against Redis", "redis", 0.8),
+    _p50("E.durable.100", "push p50 durable, against Redis", "redis", 0.8, durable=True),
+    Bar(
+        "G",
+        "SIGKILL to serving, against Redis after a rewrite",
+        Source(OURS, "G", "seconds"),
+        Source("redis", "G", "seconds", REWRITTEN),
+        1.0,
+        at_least=False,
+    ),
+    Bar("G", "SIGKILL to serving, seconds", Source(OURS, "G", "seconds"), 1.0, 1.0, at_least=False),
+    Bar("H", "PSS of all processes, empty, MiB", Source(OURS, "H", "empty"), 160.0, 1.0, at_least=False),
+    Bar(
+        "H",
+        "PSS, second step against first",
+        Source(OURS, "H", "step2"),
+        Source(OURS, "H", "step1"),
+        1.05,
+        at_least=False,
+    ),
+    *(
+        _steady(case, f"{case}: {what}", figure, at_least=at_least)
+        for case in ("growth", "topics")
+        for what, figure, at_least in (
+            ("appends/s", "appends", True),
+            ("fetches/s", "fetches", True),
+            ("append p99", "append_p99", False),
+            ("fetch p99", "fetch_p99", False),
+        )
+    ),
+)

@@ -1,0 +1,161 @@
+"""All cases of a run with their sizes: full in under 25 minutes, quick in under 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks.model import MB_S, P50, P99, Case, Figure, Load
+
+K = 1_000
+M = 1_000_000
+FULL_ROUNDS = 5
+QUICK_ROUNDS = 3
+SIZES = ((100, "100 B"), (1024, "1 KiB"))
+
+RECORDS_S = Figure("rate", "records/s", True)
+ACKS_S = Figure("rate", "acks/s", True)
+SECONDS = Figure("seconds", "s", False)
+TESTS = ("disk", "A", "B", "C", "D", "E", "G", "H", "fanout", "topics", "growth", "mixed")
+
+
+def all_cases() -> list[Case]:
+    return [*_disk(), *_appends(), *_consume(), *_push(), *_server(), *_scale()]
+
+
+def select(only: Sequence[str], quick: bool) -> list[Case]:
+    """Cases of the wanted tests, or all; in quick mode those that have a quick load."""
+    wanted = {test.lower() for test in only}
+    unknown = wanted - {test.lower() for test in TESTS}
+    if unknown:
+        raise ValueError(f"unknown test {', '.join(sorted(unknown))}; known are {', '.join(TESTS)}")
+    chosen = [case for case in all_cases() if not wanted or case.test.lower() in wanted]
+    return [case for case in chosen if not quick or case.quick is not None]
+
+
+def _disk() -> Iterator[Case]:
+    yield Case(
+        "disk", "disk", "Limits of the disk", (P50, P99, MB_S), Load(seconds=1.0), Load(seconds=0.3), rounds=3
+    )
+
+
+def _appends() -> Iterator[Case]:
+    for durable, word in ((True, "durable"), (False, "relaxed")):
+        for size, label in SIZES:
+            quick = Load(size, durable, seconds=0.4)
+            yield Case(
+                f"A.{word}.{size}",
+                "A",
+                f"A: one append at a time, {word}, {label}",
+                (P50, P99, Figure("rate", "appends/s", True)),
+                Load(size, durable, seconds=2.0),
+                quick if size == 100 else None,
+            )
+    for size, label in SIZES:
+        yield Case(
+            f"B.durable.{size}",
+            "B",
+            f"B: 64 appends in flight, durable, {label}",
+            (ACKS_S, P50, P99),
+            Load(size, True, seconds=2.0),
+            Load(size, True, seconds=0.5) if size == 100 else None,
+        )
+    for durable, word in ((True, "durable"), (False, "relaxed")):
+        for size, label in SIZES:
+            yield Case(
+                f"C.{word}.{size}",
+                "C",
+                f"C: batches of 1,000, {word}, {label}",
+                (RECORDS_S, MB_S),
+                Load(size, durable, seconds=1.5),
+                Load(size, durable, seconds=0.4) if durable or size == 100 else None,
+            )
+
+
+def _consume() -> Iterator[Case]:
+    for size, label in SIZES:
+        yield Case(
+            f"D.{size}",
+            "D",
+            f"D: one consumer from the start, every payload touched, {label}",
+            (RECORDS_S, MB_S),
+            Load(size, seconds=3.0, records=M if size == 100 else 200 * K),
+            Load(size, seconds=0.5, records=100 * K) if size == 100 else None,
+        )
+
+
+def _push() -> Iterator[Case]:
+    for durable, word in ((False, "relaxed"), (True, "durable")):
+        for size, label in SIZES:
+            yield Case(
+                f"E.{word}.{size}",
+                "E",
+                f"E: publish to receive, {word}, {label}",
+                (P50, P99),
+                Load(size, durable, records=1000),
+                Load(size, durable, records=150) if size == 100 else None,
+            )
+    yield Case(
+        "fanout",
+        "fanout",
+        "Fan-out: one producer, publish to receive, relaxed, 100 B",
+        (P50, P99, Figure("last_p50", "µs", False)),
+        Load(records=200, steps=(1, 10, 100, 1000)),
+        Load(records=50, steps=(1, 10, 100)),
+        rounds=2,
+    )
+
+
+def _server() -> Iterator[Case]:
+    yield Case(
+        "G",
+        "G",
+        "G: SIGKILL to serving, 100 B records",
+        (SECONDS,),
+        Load(records=M),
+        Load(records=100 * K),
+        rounds=3,
+    )
+    mib = [Figure(name, "MiB", False) for name in ("empty", "step1", "step2")]
+    yield Case(
+        "H",
+        "H",
+        "H: memory of all processes (PSS): empty, after 1 M, after 5 M records (quick: 100 k, 500 k)",
+        tuple(mib),
+        Load(steps=(M, 5 * M)),
+        Load(steps=(100 * K, 500 * K)),
+        rounds=1,
+    )
+
+
+def _scale() -> Iterator[Case]:
+    figures = (
+        Figure("appends", "appends/s", True),
+        Figure("fetches", "fetches/s", True),
+        Figure("append_p99", "µs", False),
+        Figure("fetch_p99", "µs", False),
+    )
+    yield Case(
+        "topics",
+        "topics",
+        "Many topics: single appends and fetches of 100, relaxed, 100 B",
+        figures,
+        Load(seconds=2.0, records=100 * K, steps=(10, 1 * K, 10 * K)),
+        Load(seconds=0.6, records=20 * K, steps=(10, 500)),
+    )
+    yield Case(
+        "growth",
+        "growth",
+        "Growth: single appends and fetches of 100 in a topic of many records, relaxed, 100 B",
+        figures,
+        Load(seconds=2.0, steps=(100 * K, M, 10 * M)),
+        Load(seconds=0.6, steps=(20 * K, 200 * K)),
+    )
+    yield Case(
+        "mixed",
+        "mixed",
+        "Mixed: durable batches of 10, two tails, one reader that catches up, 100 B",
+        (Figure("rate", "appended/s", True), P50, P99, Figure("catch_up", "read/s", True)),
+        Load(durable=True, seconds=4.0, records=M),
+        Load(durable=True, seconds=1.0, records=100 * K),
+        rounds=2,
+    )

@@ -1,0 +1,92 @@
+"""Many topics and growth: does an append or a fetch cost the same when much is stored?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.model import Figures, Load
+from benchmarks.peers.base import Cursor, Driver, Peer, Session
+from benchmarks.work import batches, payloads, timed
+
+FETCH_LIMIT = 100
+LOAD_BATCH = 1000
+
+
+def many_topics(load: Load) -> dict[str, Driver]:
+    """One variant for each number of topics; a server of its own holds each."""
+    return {f"{n:,} topics": partial(_many_topics, n) for n in load.steps}
+
+
+def growth(load: Load) -> dict[str, Driver]:
+    """One variant for each number of records stored in one topic; a server of its own holds each."""
+    return {f"{n:,} records": partial(_growth, n) for n in load.steps}
+
+
+def _many_topics(count: int, peer: Peer, load: Load) -> Figures:
+    server = peer.sibling(f"topics-{count}")
+    places = server.kept("places", lambda: _fill_topics(server, count, load))
+    return _probe(server, places, load)
+
+
+def _growth(records: int, peer: Peer, load: Load) -> Figures:
+    server = peer.sibling(f"growth-{records}")
+    places = server.kept("places", lambda: _fill_one(server, records, load))
+    return _probe(server, places, load)
+
+
+Places = list[tuple[str, Cursor]]
+
+
+def _fill_topics(server: Peer, count: int, load: Load) -> Places:
+    names = [f"many.{i}" for i in range(count)]
+    server.make_topics(names, load.durable)
+    batch = payloads(load.size, max(1, load.records // count))
+    with server.connect(load.durable) as session:
+        for name in names:
+            session.append_many(name, batch)
+    return [(name, None) for name in names]
+
+
+def _fill_one(server: Peer, records: int, load: Load) -> Places:
+    """Fill one topic and remember positions all over it."""
+    server.make_topics(["growth.0"], load.durable)
+    places: Places = [("growth.0", None)]
+    with server.connect(load.durable) as session:
+        for number, batch in enumerate(batches(payloads(load.size), LOAD_BATCH, records)):
+            cursor = session.append_many("growth.0", batch)
+            if number % max(1, records // LOAD_BATCH // 1000) == 0 and (number + 1) * LOAD_BATCH < records:
+                places.append(("growth.0", cursor))
+    return places
+
+
+def _probe(server: Peer, places: Places, load: Load) -> Figures:
+    """Appends and fetches at random places, one at a time."""
+    records = payloads(load.size)
+    chosen = random.Random(1).choices(places, k=10_000)
+    with server.connect(load.durable) as session:
+        appends = timed(_appender(session, chosen), records, load.seconds / 2)
+        fetches = timed(_fetcher(session, chosen), records, load.seconds / 2)
+    return {
+        "appends": appends["rate"],
+        "fetches": fetches["rate"],
+        "append_p99": appends["p99"],
+        "fetch_p99": fetches["p99"],
+    }
+
+
+def _appender(session: Session, places: Places) -> Callable[[bytes], object]:
+    turn = iter(range(10**9))
+    return lambda data: session.append(places[next(turn) % len(places)][0], data)
+
+
+def _fetcher(session: Session, places: Places) -> Callable[[bytes], object]:
+    turn = iter(range(10**9))
+
+    def fetch(_: bytes) -> None:
+        topic, cursor = places[next(turn) % len(places)]
+        if not session.fetch(topic, cursor, FETCH_LIMIT)[0]:
+            raise RuntimeError(f"nothing stored in {topic} behind {cursor}")
+
+    return fetch

@@ -1,0 +1,63 @@
+"""G and H: what a crash costs until records are served again, and what a server weighs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from benchmarks import procs
+from benchmarks.drivers.append import check
+from benchmarks.model import Figures, Load
+from benchmarks.peers.base import Peer
+from benchmarks.work import batches, clock_ns, payloads
+
+SETTLE_S = 1.5
+BATCH = 1000
+
+
+def recovery(peer: Peer, load: Load) -> Figures:
+    return recover(peer, load, "crash", lambda _: None)
+
+
+def recover(peer: Peer, load: Load, name: str, prepare: Callable[[Peer], None]) -> Figures:
+    """G: seconds from SIGKILL of every process to the first record read again; all records must be there."""
+    server = peer.sibling(name)
+    fresh = not server.has_dataset(load.size, load.records)
+    topic = server.dataset(load.size, load.records)
+    if fresh:
+        prepare(server)
+    with server.connect(True) as session:
+        session.append(topic, payloads(load.size, 1)[0])
+        stored = session.count(topic)
+    start = clock_ns()
+    server.kill9()
+    killed = clock_ns()
+    server.start()
+    with server.connect(True) as session:
+        if not session.fetch(topic, None, 1)[0]:
+            raise RuntimeError(f"{peer.name} serves an empty topic after its crash")
+        done = clock_ns()
+        check(peer.name, session.count(topic), stored)
+    return {"seconds": (done - start) / 1e9, "start": (done - killed) / 1e9}
+
+
+def memory(peer: Peer, load: Load) -> Figures:
+    """H: PSS of all processes of a fresh server, empty and after each step of stored records."""
+    figures: Figures = {}
+    server = peer.sibling("memory")
+    try:
+        time.sleep(SETTLE_S)
+        figures["empty"] = procs.pss_mib(server.pids())
+        server.make_topics(["memory.0"], False)
+        stored = 0
+        with server.connect(False) as session:
+            for number, step in enumerate(load.steps):
+                for batch in batches(payloads(load.size), BATCH, step - stored):
+                    session.append_many("memory.0", batch)
+                stored = step
+                check(peer.name, session.count("memory.0"), stored)
+                time.sleep(SETTLE_S)
+                figures[f"step{number + 1}"] = procs.pss_mib(server.pids())
+    finally:
+        peer.close_sibling("memory")
+    return figures

@@ -1,0 +1,100 @@
+"""The nouns of a run: a load, a case, the figures of a round, and all results with their medians."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from benchmarks.stats import Spread, spread
+
+OURS = "topicd"
+DISK = "disk"
+
+# Name of a figure to its value in one round: {"p50": 310.0, "p99": 480.0, "rate": 3100.0}.
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much work one call of a driver does."""
+
+    size: int = 100  # payload bytes of a record
+    durable: bool = False  # acknowledged after fsync
+    seconds: float = 1.0  # a timed driver stops after this
+    records: int = 0  # size of the stored data set, or messages to send
+    batch: int = 1000  # records of one batch or fetch
+    in_flight: int = 64
+    steps: tuple[int, ...] = ()  # subscribers, topics or stored records, one variant each
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """How a figure is named, printed and judged."""
+
+    name: str
+    unit: str
+    higher_is_better: bool
+
+    @property
+    def head(self) -> str:
+        """As a column: a rate is named well enough by its unit."""
+        return self.unit if self.unit.endswith("/s") else f"{self.name.replace('_', ' ')} {self.unit}"
+
+
+MB_S = Figure("mb_s", "MB/s", True)
+P50 = Figure("p50", "µs", False)
+P99 = Figure("p99", "µs", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of the report: a test letter or name, a load for each mode, and the figures it yields."""
+
+    id: str
+    test: str
+    title: str
+    figures: tuple[Figure, ...]  # the first is the headline
+    full: Load
+    quick: Load | None  # None: part of the full run only
+    rounds: int | None = None  # upper limit, for what is slow or steady
+
+    @property
+    def headline(self) -> Figure:
+        return self.figures[0]
+
+
+class Key(NamedTuple):
+    case: str
+    peer: str
+    variant: str
+
+
+@dataclass
+class Results:
+    """Figures of every round. Medians are taken here and nowhere else."""
+
+    rounds: dict[Key, list[Figures]] = field(default_factory=dict)
+    failures: dict[Key, str] = field(default_factory=dict)
+
+    def add(self, key: Key, figures: Figures) -> None:
+        self.rounds.setdefault(key, []).append(figures)
+
+    def fail(self, key: Key, reason: str) -> None:
+        self.failures[key] = reason
+
+    def spread(self, key: Key, figure: str) -> Spread | None:
+        values = [f[figure] for f in self.rounds.get(key, ()) if figure in f]
+        return spread(values) if values else None
+
+    def keys(self, case: str, peer: str | None = None) -> Iterator[Key]:
+        for key in self.rounds:
+            if key.case == case and peer in (None, key.peer):
+                yield key
+
+    def best(self, case: str, peer: str, figure: str, *, higher: bool) -> tuple[Key, Spread] | None:
+        """The variant of a peer with the best median."""
+        found = [(k, s) for k in self.keys(case, peer) if (s := self.spread(k, figure)) is not None]
+        if not found:
+            return None
+        return (max if higher else min)(found, key=lambda pair: pair[1].median)

@@ -1,0 +1,23 @@
+"""Every system that can be measured, by name, in the order of a round."""
+
+from __future__ import annotations
+
+import importlib
+
+from benchmarks.peers.base import Peer
+
+# Imported on use: a client library that is not installed must not stop the others.
+MODULES = {
+    "disk": ("benchmarks.peers.disk", "Disk"),
+    "topicd": ("benchmarks.peers.topicd", "Topicd"),
+    "redis": ("benchmarks.peers.redis", "Redis"),
+    "nats": ("benchmarks.peers.nats", "Nats"),
+    "sqlite": ("benchmarks.peers.sqlite", "Sqlite"),
+}
+
+
+def load(name: str) -> type[Peer]:
+    """The class of a peer; ImportError when its client library is absent."""
+    module, attribute = MODULES[name]
+    found: type[Peer] = getattr(importlib.import_module(module), attribute)
+    return found

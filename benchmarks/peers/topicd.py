@@ -1,0 +1,158 @@
+"""topicd itself: a real daemon on a directory of its own, through the public client."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import procs
+from benchmarks.model import Load
+from benchmarks.peers.base import Cursor, Driver, Handler, Peer, Session, socket_dir, until_up
+
+DURABLE = "fsync"
+RELAXED = "disk"
+
+
+def library() -> Any:
+    """The client package, imported on use: without a working build the peers can still be measured."""
+    return importlib.import_module("topicd")
+
+
+class TopicdSession:
+    def __init__(self, socket: str) -> None:
+        self.client = library().connect(socket)
+
+    def append(self, topic: str, data: bytes) -> object:
+        return self.client.publish(topic, data)
+
+    def append_many(self, topic: str, batch: list[bytes]) -> Cursor:
+        return self.client.publish_many(topic, batch).last_seq
+
+    def fetch(self, topic: str, after: Cursor, limit: int) -> tuple[Sequence[bytes], Cursor]:
+        found = self.client.read(topic, after or 0, limit=limit)
+        return found.payloads(), found.next_from_seq
+
+    def count(self, topic: str) -> int:
+        return int(self.client.state(topic).count)
+
+    def tail(self, topic: str, ready: Callable[[], None], handler: Handler) -> None:
+        with self.client.watch(topic, "latest", on_gap="raise") as events:
+            ready()
+            for record in events:
+                if not handler(record.data):
+                    return
+
+    def close(self) -> None:
+        self.client.close()
+
+
+@dataclass(frozen=True)
+class TopicdAddress:
+    socket: str
+
+    def session(self) -> Session:
+        return TopicdSession(self.socket)
+
+    async def connect(self) -> Any:
+        return await importlib.import_module("topicd.aio").connect(self.socket)
+
+    async def fan(self, topic: str, subscribers: int, ready: Callable[[], None], handler: Handler) -> None:
+        clients = [await self.connect() for _ in range(subscribers)]
+        watches = [await _opened(client.watch(topic, "latest", on_gap="raise")) for client in clients]
+
+        async def follow(events: Any) -> None:
+            async for record in events:
+                if not handler(record.data):
+                    return
+
+        tasks = [asyncio.create_task(follow(events)) for events in watches]
+        ready()
+        await asyncio.gather(*tasks)
+        for client in clients:
+            await client.close()
+
+
+async def _opened(watch: Any) -> Any:
+    """A subscription that is in place: what is published from now on arrives."""
+    if hasattr(watch, "__aenter__"):
+        return await watch.__aenter__()
+    return await watch
+
+
+class Topicd(Peer):
+    """Measures a daemon of its own, or, given a socket, one that runs already."""
+
+    name = "topicd"
+
+    def __init__(self, root: Path, attach: Path | None = None) -> None:
+        super().__init__(root)
+        self._attach = attach
+        self._server: subprocess.Popen[bytes] | None = None
+        self._run = socket_dir()
+        self._address = TopicdAddress(str(attach or self._run / "topicd.sock"))
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return None if hasattr(library(), "connect") else "topicd has no client in this environment"
+
+    def start(self) -> None:
+        if self._attach:
+            return
+        argv = [sys.executable, "-m", "topicd", "--data-dir", str(self.root), "--run-dir", str(self._run)]
+        self._server = server = procs.start_server(argv, self.root.with_suffix(".log"))
+        until_up(self._probe, "topicd", lambda: server.poll() is None)
+
+    def _probe(self) -> None:
+        client = library().connect(self._address.socket, timeout=5.0)
+        try:
+            client.ping()
+        finally:
+            client.close()
+
+    def stop(self) -> None:
+        if self._server:
+            procs.stop(self._server)
+            self._server = None
+
+    def close(self) -> None:
+        super().close()
+        shutil.rmtree(self._run, ignore_errors=True)
+
+    def kill9(self) -> None:
+        if self._server:
+            procs.kill9(self._server)
+
+    def pids(self) -> list[int]:
+        return procs.tree(self._server.pid) if self._server else []
+
+    def address(self, durable: bool) -> TopicdAddress:
+        return self._address
+
+    def make_topics(self, names: Sequence[str], durable: bool) -> None:
+        with library().connect(self._address.socket) as client:
+            for name in names:
+                client.configure(name, durability=DURABLE if durable else RELAXED)
+
+    def drop_topics(self, names: Sequence[str]) -> None:
+        with library().connect(self._address.socket) as client:
+            for name in names:
+                client.delete_topic(name)
+
+    def facts(self) -> dict[str, str]:
+        shards = len(self.pids()) - 1
+        return {
+            "version": f"topicd {library().__version__}",
+            "settings": f"durability {DURABLE} (durable), {RELAXED} (relaxed); {shards} shard processes",
+        }
+
+    def drivers(self, test: str, load: Load) -> Mapping[str, Driver]:
+        from benchmarks.drivers import topicd as drivers
+
+        return drivers.drivers(test, load)
