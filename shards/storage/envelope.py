@@ -14,7 +14,6 @@ the new one is there, whole; load() never guesses.
 from __future__ import annotations
 
 import struct
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import xxhash
 
 from topicd.errors import FormatError
 from topicd.limits import SMALL_FILE_MAX
-from topicd.shards.storage.fs import Fs, read_all
+from topicd.shards.storage.fs import Fs, read_all, replace_file
 
 _HEADER = struct.Struct(
     "<"  # little-endian, unpadded
@@ -34,28 +33,11 @@ _HEADER = struct.Struct(
 )
 _CHECKSUM = struct.Struct("<Q")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
-TMP_SUFFIX = ".tmp"
 
 
 def save(fs: Fs, path: Path, magic: bytes, version: int, body: Any) -> None:
     """Replace path by the new body, durably. The directory must exist."""
-    packed = pack(path, magic, version, body)
-    tmp = path.with_name(path.name + TMP_SUFFIX)
-    try:
-        file = fs.open(tmp, write=True, create=True)
-        try:
-            file.truncate(0)
-            file.pwrite([packed], 0)
-            # The bytes before the name: a rename of unsynced bytes may survive them.
-            file.sync()
-        finally:
-            file.close()
-        fs.rename(tmp, path)
-    except OSError:
-        with suppress(OSError):
-            fs.unlink(tmp, missing_ok=True)
-        raise
-    fs.sync_dir(path.parent)
+    replace_file(fs, path, [pack(path, magic, version, body)])
 
 
 def load(fs: Fs, path: Path, magic: bytes, version: int) -> Any:

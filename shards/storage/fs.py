@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -155,8 +156,15 @@ class RealFile:
         if fd >= 0:
             os.close(fd)
 
+    def __del__(self) -> None:
+        # A cached reader is forgotten, not closed, because another thread may still read through it.
+        self.close()
+
 
 class RealFs:
+    def __init__(self) -> None:
+        self._anchors: dict[Path, int] = {}
+
     def open(
         self, path: Path, *, write: bool = False, create: bool = False, exclusive: bool = False
     ) -> RealFile:
@@ -211,13 +219,21 @@ class RealFs:
             os.close(fd)
 
     def sync_filesystem(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            if _libc().syncfs(fd) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), str(path))
-        finally:
-            os.close(fd)
+        if _libc().syncfs(self._anchor(path)) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+
+    def _anchor(self, path: Path) -> int:
+        # It stays open: the kernel tells a descriptor of every write-back error since its last syncfs, and a
+        # fresh one would miss those that another process was told of first.
+        fd = self._anchors.get(path)
+        if fd is None:
+            fd = self._anchors[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        return fd
+
+    def __del__(self) -> None:
+        while self._anchors:
+            os.close(self._anchors.popitem()[1])
 
     def free_bytes(self, path: Path) -> int:
         stat = os.statvfs(path)
@@ -248,3 +264,35 @@ def read_all(fs: Fs, path: Path, limit: int) -> bytes:
         return file.pread(size, 0)
     finally:
         file.close()
+
+
+TMP_SUFFIX = ".tmp"
+
+
+def tmp_path(path: Path) -> Path:
+    return path.with_name(path.name + TMP_SUFFIX)
+
+
+def write_beside(fs: Fs, path: Path, parts: Sequence[Buffer]) -> Path:
+    """The parts as a synced file under the temporary name of path; after an OSError it is removed again."""
+    tmp = tmp_path(path)
+    try:
+        file = fs.open(tmp, write=True, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(parts, 0)
+            file.sync()
+        finally:
+            file.close()
+    except OSError:
+        with suppress(OSError):
+            fs.unlink(tmp, missing_ok=True)
+        raise
+    return tmp
+
+
+def replace_file(fs: Fs, path: Path, parts: Sequence[Buffer]) -> None:
+    """Put the parts in the place of path, durably. After a failure: the old or the new bytes, whole."""
+    # The bytes before the name: a rename may survive a crash that its unsynced bytes do not.
+    fs.rename(write_beside(fs, path, parts), path)
+    fs.sync_dir(path.parent)

@@ -1,0 +1,107 @@
+"""A set of seqs kept as sorted, disjoint, inclusive ranges: small however many seqs it covers."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+
+class Ranges:
+    __slots__ = ("_covered", "_firsts", "_lasts", "_packed")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self._covered = 0
+        self._packed: bytes | None = None
+        self.update(ranges)
+
+    @classmethod
+    def unpack(cls, packed: bytes | memoryview) -> Ranges:
+        """The inverse of packed()."""
+        return cls((first, last) for first, last in struct.iter_unpack("<QQ", packed))
+
+    @property
+    def covered(self) -> int:
+        """How many seqs are in the set."""
+        return self._covered
+
+    def add(self, first: int, last: int | None = None) -> int:
+        """Put first..last in; the number of seqs that were not there before."""
+        last = first if last is None else last
+        if first > last:
+            raise ValueError(f"range {first}..{last} runs backwards")
+        # Neighbours merge: [1..3] and [4..5] become [1..5].
+        low = bisect_left(self._lasts, first - 1)
+        high = bisect_right(self._firsts, last + 1)
+        swallowed = sum(self._lasts[i] - self._firsts[i] + 1 for i in range(low, high))
+        if low < high:
+            first = min(first, self._firsts[low])
+            last = max(last, self._lasts[high - 1])
+        self._firsts[low:high] = [first]
+        self._lasts[low:high] = [last]
+        added = last - first + 1 - swallowed
+        if added:
+            self._covered += added
+            self._packed = None
+        return added
+
+    def update(self, ranges: Iterable[tuple[int, int]]) -> int:
+        return sum(self.add(first, last) for first, last in ranges)
+
+    def __contains__(self, seq: object) -> bool:
+        if not isinstance(seq, int):
+            return False
+        at = bisect_left(self._lasts, seq)
+        return at < len(self._lasts) and self._firsts[at] <= seq
+
+    def within(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of first..last that are in the set."""
+        low = bisect_left(self._lasts, first)
+        high = bisect_right(self._firsts, last)
+        return [(max(first, self._firsts[i]), min(last, self._lasts[i])) for i in range(low, high)]
+
+    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of first..last that are not in the set."""
+        found: list[tuple[int, int]] = []
+        for a, b in self.within(first, last):
+            if first < a:
+                found.append((first, a - 1))
+            first = b + 1
+        if first <= last:
+            found.append((first, last))
+        return found
+
+    def count_within(self, first: int, last: int) -> int:
+        return sum(b - a + 1 for a, b in self.within(first, last))
+
+    def packed(self) -> bytes:
+        """Little-endian u64 pairs, ascending: what core.select_frames takes as `dead`."""
+        if self._packed is None:
+            flat = [bound for pair in self for bound in pair]
+            self._packed = struct.pack(f"<{len(flat)}Q", *flat)
+        return self._packed
+
+    def copy(self) -> Ranges:
+        twin = Ranges()
+        twin._firsts = self._firsts.copy()
+        twin._lasts = self._lasts.copy()
+        twin._covered = self._covered
+        twin._packed = self._packed
+        return twin
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._firsts, self._lasts, strict=True)
+
+    def __len__(self) -> int:
+        """How many ranges, not how many seqs."""
+        return len(self._firsts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ranges) and self._firsts == other._firsts and self._lasts == other._lasts
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"Ranges({list(self)})"

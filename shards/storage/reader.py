@@ -1,0 +1,254 @@
+"""Reading one segment. Promise: bytes handed out are exactly the frames asked for; a damaged record raises
+StorageCorrupt that names the segment and its seqs, and its neighbours stay readable.
+
+A sealed segment is mapped, the active one is read with pread. Nothing changes after open(), so many threads
+may read; views stay valid when the reader is closed or forgotten.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from topicd._native import core
+from topicd.errors import StorageCorrupt
+from topicd.shards.storage.fs import File, Fs, tmp_path
+from topicd.shards.storage.index import (
+    DAMAGED,
+    ENTRY,
+    ENTRY_BYTES,
+    IndexEntry,
+    entry_at,
+    flagged,
+    index_end,
+)
+from topicd.shards.storage.names import DATA, IDX, map_file, segment_file, topic_id_of
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.recover import APPEND
+from topicd.shards.storage.segment import SegmentInfo
+from topicd.shards.storage.tags import TagTable
+
+_WARM_CHUNK = 1 << 20
+_OPEN_ATTEMPTS = 8
+
+
+class Span(NamedTuple):
+    """Neighbouring records and where their bytes lie in .data."""
+
+    first_seq: int
+    last_seq: int
+    start: int
+    end: int
+
+
+class SegmentReader:
+    def __init__(self, fs: Fs, topic_dir: Path, info: SegmentInfo) -> None:
+        """info is read at every call, so the active segment's growth shows as soon as its owner notes it."""
+        self._fs = fs
+        self._dir = topic_dir
+        self._info = info
+        self._mapped = info.sealed
+        self._data = memoryview(b"")
+        self._index = memoryview(b"")
+        self._files: tuple[File, File] | None = None
+        self._damaged = Ranges()
+        self._tags: TagTable | None = None
+
+    def open(self) -> SegmentReader:
+        try:
+            if self._mapped:
+                self._map()
+            else:
+                index = self._fs.open(self._path(IDX))
+                try:
+                    self._files = (index, self._fs.open(self._path(DATA)))
+                except BaseException:
+                    index.close()
+                    raise
+        except FileNotFoundError as error:
+            raise self._corrupt(self._info.first_seq, self._info.last_seq, "a file is missing") from error
+        return self
+
+    def _map(self) -> None:
+        # A rewrite swaps data, then index. Opened in the other order, the only wrong pair is an old index
+        # with new, shorter data; the index that belongs to it has its temporary name or its final one by
+        # now.
+        for _ in range(_OPEN_ATTEMPTS):
+            index = map_file(self._fs, self._path(IDX))
+            data = map_file(self._fs, self._path(DATA))
+            if index_end(index) <= len(data):
+                break
+            pending = self._pending_index(len(data))
+            if pending is not None:
+                index = pending
+                break
+        # Still no match: the data was cut short. What is there can be read.
+        if len(index) != self._info.count * ENTRY_BYTES:
+            raise self._corrupt(self._info.first_seq, self._info.last_seq, "the index has a wrong size")
+        self._index, self._data = index, data
+        self._damaged = Ranges(flagged(index, self._info.first_seq, DAMAGED))
+
+    def _pending_index(self, data_bytes: int) -> memoryview | None:
+        try:
+            pending = map_file(self._fs, tmp_path(self._path(IDX)))
+        except FileNotFoundError:
+            return None
+        return pending if index_end(pending) == data_bytes else None
+
+    @property
+    def info(self) -> SegmentInfo:
+        return self._info
+
+    @property
+    def mapped(self) -> bool:
+        return self._mapped
+
+    @property
+    def mapped_bytes(self) -> int:
+        return len(self._data) + len(self._index)
+
+    def entry(self, seq: int) -> IndexEntry:
+        """(offset, length, ts, flags); IndexError if the segment does not cover seq."""
+        info = self._info
+        number = seq - info.first_seq
+        if not 0 <= number < info.count:
+            raise IndexError(f"seq {seq} is not in segment {info.first_seq}..{info.last_seq}")
+        if self._mapped:
+            return entry_at(self._index, number)
+        raw = self._open_files()[0].pread(ENTRY_BYTES, number * ENTRY_BYTES)
+        if len(raw) < ENTRY_BYTES:
+            raise self._corrupt(seq, info.last_seq, "the index ends early")
+        return IndexEntry._make(ENTRY.unpack(raw))
+
+    def locate(self, after_seq: int, max_records: int, max_bytes: int, ts: bool = False) -> Span | None:
+        """Records behind after_seq, as many as fit but at least one; None if there is none.
+
+        With ts, after_seq is a time in ms instead: records from the first that is not older.
+        """
+        info = self._info
+        first = self.seq_at_ts(after_seq) if ts else max(after_seq + 1, info.first_seq)
+        last = min(first + max_records - 1, info.last_seq)
+        if first > last:
+            return None
+        start = self.entry(first).offset
+        low, high = first, last
+        while low < high:
+            middle = (low + high + 1) // 2
+            offset, length, _, _ = self.entry(middle)
+            if offset + length - start <= max_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        offset, length, _, _ = self.entry(low)
+        return Span(first, low, start, offset + length)
+
+    def read(self, first_seq: int, last_seq: int) -> memoryview | bytes:
+        """The frames of first_seq..last_seq, end to end; checksums are not checked (see verify)."""
+        for first, last in self._damaged.within(first_seq, last_seq):
+            raise self._corrupt(first, last, "frames were unreadable when it was sealed")
+        start, size = self.entry(first_seq).offset, self.bytes_of(first_seq, last_seq)
+        if self._mapped:
+            frames: memoryview | bytes = self._data[start : start + size]
+        else:
+            frames = self._open_files()[1].pread(size, start)
+        if len(frames) != size:
+            raise self._corrupt(self._first_behind(start + len(frames)), last_seq, "data ends early")
+        return frames
+
+    def bytes_of(self, first_seq: int, last_seq: int) -> int:
+        """Bytes that the records first_seq..last_seq take in .data."""
+        if last_seq < first_seq:
+            raise ValueError(f"range {first_seq}..{last_seq} runs backwards")
+        offset, length, _, _ = self.entry(last_seq)
+        return offset + length - self.entry(first_seq).offset
+
+    def seq_at_ts(self, ts: int) -> int:
+        """The first seq whose record is not older than ts; last_seq + 1 if all are."""
+        low, high = self._info.first_seq, self._info.last_seq + 1
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle).ts >= ts:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def verify(self, first_seq: int, last_seq: int) -> None:
+        """StorageCorrupt, naming the first damaged stretch, if a frame of first_seq..last_seq is bad."""
+        frames = memoryview(self.read(first_seq, last_seq))
+        base = self.entry(first_seq).offset
+        at, seq = 0, first_seq
+        scan = core.scan_frames(frames, 0, len(frames))
+        for run in scan.runs:
+            if not self._is_mine(run.type, run.topic_id) or run.first_seq < seq:
+                break
+            if run.first_seq > seq and self.bytes_of(seq, run.first_seq - 1):
+                break
+            at, seq = run.end, run.first_seq + run.count
+        if at == len(frames) and not (seq <= last_seq and self.bytes_of(seq, last_seq)):
+            return
+        bad = self._first_behind(base + at)
+        raise self._corrupt(bad, self._last_bad(bad, last_seq), "a frame fails its checksum")
+
+    def warm(self, first_seq: int, last_seq: int) -> None:
+        """Bring the bytes into memory without holding up other threads, which a page fault in a map would."""
+        start, end = self.entry(first_seq).offset, sum(self.entry(last_seq)[:2])
+        file = self._fs.open(self._path(DATA))
+        try:
+            for at in range(start, end, _WARM_CHUNK):
+                file.pread(min(_WARM_CHUNK, end - at), at)
+        finally:
+            file.close()
+
+    def tags(self) -> TagTable:
+        """The tag table of a sealed segment, opened at first use."""
+        if self._tags is None:
+            self._tags = TagTable(self._fs, self._dir, self._info.first_seq).open()
+        return self._tags
+
+    def close(self) -> None:
+        """May be called twice. Do not call it while another thread reads; forget the reader instead."""
+        self._data = self._index = memoryview(b"")
+        if self._files is not None:
+            for file in self._files:
+                file.close()
+        self._files, self._tags = None, None
+
+    def _is_mine(self, kind: int, topic_id: int) -> bool:
+        return kind == APPEND and topic_id_of(self._dir) in {None, topic_id}
+
+    def _first_behind(self, offset: int) -> int:
+        """The first seq with bytes at or behind the offset."""
+        low, high = self._info.first_seq, self._info.last_seq
+        while low < high:
+            middle = (low + high) // 2
+            if sum(self.entry(middle)[:2]) > offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _last_bad(self, bad: int, last_seq: int) -> int:
+        seq = bad
+        while seq < last_seq:
+            entry = self.entry(seq + 1)
+            frame = self.read(seq + 1, seq + 1)
+            runs = core.scan_frames(frame, 0, len(frame)).runs
+            good = len(runs) == 1 and runs[0].end == entry.length and runs[0].first_seq == seq + 1
+            if entry.length and good and self._is_mine(runs[0].type, runs[0].topic_id):
+                break
+            seq += 1
+        return seq
+
+    def _open_files(self) -> tuple[File, File]:
+        if self._files is None:
+            raise ValueError("the reader is not open")
+        return self._files
+
+    def _path(self, part: str) -> Path:
+        return segment_file(self._dir, self._info.first_seq, part)
+
+    def _corrupt(self, first: int, last: int, what: str) -> StorageCorrupt:
+        path = self._path(DATA)
+        message = f"{path}: records {first}..{last}: {what}"
+        return StorageCorrupt(message, segment=str(path), first_seq=first, last_seq=last)

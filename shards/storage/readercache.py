@@ -1,0 +1,75 @@
+"""Open readers, kept for the next read. Promise: bounded by mapped bytes and by number; a reader that is
+pushed out stays usable for whoever holds it, and its mapping goes with its last user.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+
+from topicd.shards.storage.fs import Fs
+from topicd.shards.storage.reader import SegmentReader
+from topicd.shards.storage.segment import SegmentInfo
+
+MAX_READERS = 256
+
+
+class ReaderCache:
+    """May be used by many threads."""
+
+    def __init__(self, fs: Fs, max_bytes: int, max_readers: int = MAX_READERS) -> None:
+        self._fs = fs
+        self._max_bytes = max_bytes
+        self._max_readers = max_readers
+        self._lock = Lock()
+        self._readers: OrderedDict[tuple[int, int], SegmentReader] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def mapped_bytes(self) -> int:
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def get(self, topic_id: int, topic_dir: Path, info: SegmentInfo) -> SegmentReader:
+        """An open reader, the latest used. A segment that was sealed since is opened anew, mapped."""
+        key = (topic_id, info.first_seq)
+        with self._lock:
+            reader = self._readers.get(key)
+            if reader is not None and reader.info is info and reader.mapped == info.sealed:
+                self._readers.move_to_end(key)
+                return reader
+        # Opened outside the lock: it may wait for the disk.
+        reader = SegmentReader(self._fs, topic_dir, info).open()
+        with self._lock:
+            self._forget(key)
+            self._readers[key] = reader
+            self._bytes += reader.mapped_bytes
+            # The one just asked for stays even if it is larger than the bound.
+            while len(self._readers) > 1 and (
+                self._bytes > self._max_bytes or len(self._readers) > self._max_readers
+            ):
+                self._forget(next(iter(self._readers)))
+        return reader
+
+    def drop(self, topic_id: int, first_seq: int | None = None) -> None:
+        """Forget one reader of the topic, or all of them."""
+        with self._lock:
+            if first_seq is not None:
+                self._forget((topic_id, first_seq))
+                return
+            for key in [key for key in self._readers if key[0] == topic_id]:
+                self._forget(key)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._readers.clear()
+            self._bytes = 0
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        # Not closed: another thread may be reading through it.
+        reader = self._readers.pop(key, None)
+        if reader is not None:
+            self._bytes -= reader.mapped_bytes

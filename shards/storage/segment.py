@@ -1,0 +1,66 @@
+"""What is known of a topic's segments without reading their records: the nouns storage hands to its users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from topicd.shards.storage.ranges import Ranges
+
+
+@dataclass(slots=True)
+class SegmentInfo:
+    """Owned by the shard of the topic, which updates the active segment's numbers after each checkpoint."""
+
+    first_seq: int
+    count: int  # seqs covered; those that are dead, gone or damaged included
+    data_bytes: int  # size of .data
+    first_ts: int
+    last_ts: int
+    created_ms: int
+    sealed: bool
+    dead: int = 0  # seqs deleted, whether their bytes are still there or not
+    dead_bytes: int = 0  # bytes in .data of deleted records: what a rewrite would free
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Stored bytes that cannot be believed. first_seq..last_seq are the records concerned."""
+
+    path: Path
+    first_seq: int
+    last_seq: int
+    what: str
+    repaired: bool = False  # nothing was lost: derived data was built anew
+
+    def __str__(self) -> str:
+        state = "repaired" if self.repaired else "lost"
+        return f"{self.path}: {self.what} (seqs {self.first_seq}..{self.last_seq}, {state})"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A tail taken off the active segment although valid frames lay behind its first bad one.
+
+    Unsynced writes may reach the disk out of order, and then the WAL still has first_seq..last_seq. If replay
+    does not bring them back they were durable once, and this is damage; `kept` holds the bytes.
+    """
+
+    path: Path
+    first_seq: int
+    last_seq: int
+    kept: Path
+
+
+@dataclass(slots=True)
+class LoadedSegments:
+    segments: list[SegmentInfo] = field(default_factory=list)  # ascending
+    marks: dict[int, Ranges] = field(default_factory=dict)  # first_seq of segment -> dead seqs in it
+    damage: list[Damage] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # seqs between segments that none covers
+    cuts: list[Cut] = field(default_factory=list)
+    torn_bytes: int = 0  # tail of a crash, cut off the active segment

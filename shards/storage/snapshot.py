@@ -1,0 +1,78 @@
+"""Numbered snapshots of one shard's metadata. Promise: the newest is durable before an older one goes, and
+one good predecessor always stays, so that a snapshot that turns out corrupt has something to fall back to.
+
+The log must reach back to the predecessor: trim it by what the snapshot before the newest had absorbed.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from topicd import paths
+from topicd.errors import FormatError
+from topicd.shards.storage import envelope
+from topicd.shards.storage.fs import TMP_SUFFIX, Fs
+
+MAGIC = b"TSNP"
+VERSION = 1
+
+
+class SnapshotStore:
+    def __init__(self, fs: Fs, directory: Path) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._newest_good: int | None = None
+        self._loaded = False
+        self.problems: list[str] = []  # why a snapshot was passed over, by the last load_newest()
+
+    def load_newest(self) -> tuple[int, Any] | None:
+        """The newest snapshot that checks out, with its number; None if there is none."""
+        self.problems = []
+        self._newest_good, self._loaded = None, True
+        for number in reversed(self.numbers()):
+            path = self._path(number)
+            try:
+                body = envelope.load(self._fs, path, MAGIC, VERSION)
+            except (FormatError, OSError) as error:
+                self.problems.append(str(error))
+                continue
+            self._newest_good = number
+            return number, body
+        return None
+
+    def save(self, body: Any) -> int:
+        """Store the body durably under the next number, then remove what is older than its predecessor."""
+        if not self._loaded:
+            self.load_newest()
+        self._ensure_directory()
+        number = max(self.numbers(), default=0) + 1
+        envelope.save(self._fs, self._path(number), MAGIC, VERSION, body)
+        predecessor, self._newest_good = self._newest_good, number
+        self._prune({number, predecessor})
+        return number
+
+    def numbers(self) -> list[int]:
+        """Numbers of the snapshots that are there, good or not, ascending."""
+        found = (paths.parse_snapshot(name) for name in self._fs.listdir(self._directory))
+        return sorted(number for number in found if number is not None)
+
+    def _prune(self, keep: set[int | None]) -> None:
+        # After the new one is durable, never before; what fails to go now goes next time.
+        for name in self._fs.listdir(self._directory):
+            number = paths.parse_snapshot(name.removesuffix(TMP_SUFFIX))
+            if number is not None and (number not in keep or name.endswith(TMP_SUFFIX)):
+                with suppress(OSError):
+                    self._fs.unlink(self._directory / name, missing_ok=True)
+
+    def _ensure_directory(self) -> None:
+        if not self._fs.exists(self._directory):
+            self._fs.mkdir(self._directory)
+        if not self.numbers():
+            # Without a snapshot in it, its name may not be durable yet.
+            self._fs.sync_dir(self._directory.parent)
+            self._fs.sync_dir(self._directory.parent.parent)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / paths.snapshot_name(number)
