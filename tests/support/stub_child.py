@@ -49,8 +49,8 @@ class Stub:
         serving = False
         while not self.stopping:
             if not serving and not waits and time.monotonic() >= due:
-                self.channel.send({"event": "serving"})
                 self.note("serving")
+                self.channel.send({"event": "serving"})
                 serving = True
             select.select([self.channel], [], [], 0.05)
             self.beat("serving" if serving else "recovering")

@@ -58,10 +58,12 @@ def summary(phase: Phase, children: Sequence[Child]) -> str:
     away = [child for child in children if child.state is not ChildState.SERVING]
     if not away:
         return f"{phase}: {len(children)} shards"
-    parts = (
-        f"{child.name} {child.state}" + (f" {child.percent:.0f} %" if child.percent else "") for child in away
-    )
-    return f"{phase}: {', '.join(parts)}"
+    return f"{phase}: {', '.join(_standing(child) for child in away)}"
+
+
+def _standing(child: Child) -> str:
+    percent = f" {child.percent:.0f} %" if child.state is ChildState.RECOVERING else ""
+    return f"{child.name} {child.state}{percent}"
 
 
 def greeting(run: RunDir) -> str:
