@@ -82,7 +82,9 @@ maps = st.dictionaries(
     ),
     max_size=4,
 ).map(msgpack.packb)
-short = st.binary(min_size=1, max_size=5)
+# Of two letters only, so that values are often equal, or prefixes of each other and of what follows them.
+letters = st.text("ab", max_size=3).map(str.encode)
+short = letters.filter(bool)
 maybe = st.none() | short
 words = st.integers(0, 2**64 - 1)
 small = st.integers(0, 6)
@@ -96,7 +98,7 @@ def stored_frames(draw: st.DrawFn) -> bytes:
         seq = (seq + draw(st.sampled_from((1, 1, 1, 0, 2)))) % 2**64
         frames.append(
             whole(
-                draw(st.binary(max_size=20) | st.just(b"x" * 300)),
+                draw(letters | st.binary(max_size=20) | st.just(b"x" * 300)),
                 tag=draw(maybe),
                 node=draw(maybe),
                 meta=draw(st.none() | maps),

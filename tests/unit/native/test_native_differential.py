@@ -13,6 +13,7 @@ from native_cases import (
     hostile_batches,
     hostile_frames,
     hostile_metas,
+    letters,
     maybe,
     native,
     outcome,
@@ -78,9 +79,9 @@ conditions = st.tuples(
     numbers,  # limit
     numbers,  # max_bytes
     small,  # min_ts
-    st.none() | st.binary(max_size=2),  # tag_eq
-    st.none() | st.binary(max_size=2),  # tag_prefix
-    st.lists(st.binary(max_size=2), max_size=3),  # nodes
+    st.none() | letters,  # tag_eq
+    st.none() | letters,  # tag_prefix
+    st.lists(letters, max_size=3),  # nodes
     dead_ranges,
 )
 
@@ -108,7 +109,7 @@ def test_stamp_agrees_on_result_and_on_what_was_written(
         assert NATIVE.scan_frames(ours, start, end).problem == ""
 
 
-values = st.none() | st.binary(max_size=3)
+values = st.none() | letters
 
 
 @many

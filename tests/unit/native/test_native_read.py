@@ -167,6 +167,15 @@ def test_decoded_records(codec: Core) -> None:
     assert codec.payloads(*SPAN) == [b"one", b"two", b"", b"four"]
 
 
+def test_neighbouring_tags_that_begin_alike_stay_apart(codec: Core) -> None:
+    tags = [b"red", b"reddish", b"red", b"re", b"", b"red", b"red"]
+    blob = b"".join(whole(b"dish", tag=tag, node=tag) for tag in tags)
+    assert [tag for tag, _ in codec.frame_tags(blob, 0, len(blob))] == tags
+    assert [(node, tag) for _, _, node, tag, *_ in codec.decode_frames(blob, 0, len(blob))] == list(
+        zip(tags, tags, strict=True)
+    )
+
+
 def test_decoded_bytes_are_copies(codec: Core) -> None:
     buffer = bytearray(whole(b"data", tag=b"t"))
     [(*_, tag, _, data)] = codec.decode_frames(buffer, 0, len(buffer))
@@ -296,6 +305,12 @@ def test_select(
     end: int,
 ) -> None:
     assert select(codec, **changed) == Selection(chosen(*ranges), count, last_seq, examined, STARTS[end])
+
+
+def test_prefix_longer_than_the_tag_does_not_match_the_data_behind_it(codec: Core) -> None:
+    blob = whole(b"d", tag=b"re", seq=1) + whole(b"", tag=b"red", seq=2)
+    selection = codec.select_frames(blob, 0, len(blob), 0, 9, 9, 999, 0, None, b"red", (), b"")
+    assert (selection.count, selection.ranges) == (1, [(49, 98)])
 
 
 def test_select_resumed_where_it_stopped_misses_nothing(codec: Core) -> None:

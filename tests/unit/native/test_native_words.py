@@ -78,6 +78,34 @@ def test_mapping_can_be_closed_after_use(codec: Core) -> None:
     memory.close()
 
 
+@pytest.mark.parametrize(
+    ("body_at", "capacity", "head", "why"),
+    [
+        (4, 3, 0, "4 bytes exceed a ring of 3"),
+        (4, 13, 0, "a ring of 13 bytes at 4 is outside a memory of 16 bytes"),
+        (17, 0, 0, "a ring of 0 bytes at 17 is outside a memory of 16 bytes"),
+        (4, 0, 0, "a ring of 0 bytes at 4 is outside a memory of 16 bytes"),
+        (2**64 - 1, 8, 0, "a ring of 8 bytes at 18446744073709551615 is outside a memory of 16 bytes"),
+        (8, 2**64 - 4, 0, "a ring of 18446744073709551612 bytes at 8 is outside a memory of 16 bytes"),
+        (4, 8, 2**64 - 4, "head 18446744073709551612 would overflow"),
+    ],
+)
+def test_ring_write_that_does_not_fit_is_refused(
+    codec: Core, body_at: int, capacity: int, head: int, why: str
+) -> None:
+    memory = bytearray(b"#" * 16)
+    with pytest.raises(ValueError) as caught:
+        codec.ring_write(memory, body_at, capacity, head, b"abcd", 0, 4)
+    assert caught.value.args == ("invalid_request", why)
+    assert memory == b"#" * 16
+
+
+def test_ring_can_be_filled_to_the_last_byte(codec: Core) -> None:
+    memory = bytearray(b"#" * 8)
+    assert codec.ring_write(memory, 2, 4, 3, b"abcd", 0, 4) == 7
+    assert memory == b"##bcda##"
+
+
 def test_ring_write_wraps(codec: Core) -> None:
     memory = bytearray(b"#" * 16)
     assert codec.ring_write(memory, 4, 8, 1_000_006, b"..abcd..", 2, 6) == 1_000_010
