@@ -64,6 +64,7 @@ class BootInfo:
     bell_fds: dict[str, int]  # process name -> eventfd, inherited under the same number
     wal_seed: int  # u64 from FORMAT
     old_instance: OldInstance | None = None  # WAL shards only
+    power_lost: bool = False  # the machine went down since the last run, and that run did not end clean
     first_id: int = 0  # delivery shards only: topic ids [first_id, end_id)
     end_id: int = 0
 

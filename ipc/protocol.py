@@ -1,10 +1,10 @@
 """Messages between clients and the daemon. Bytes: docs/protocol.md. Promise: one encoder and one decoder for each.
 
-    0  u32 length      bytes after this field
-    4  u8  op          Op
-    5  u8  flags       MessageFlag
-    6  u32 request id  chosen by the client, repeated in the answer
-   10  body            fixed layout for append, fetch, push, credit; a msgpack map for all others
+ 0  u32 length      bytes after this field
+ 4  u8  op          Op
+ 5  u8  flags       MessageFlag
+ 6  u32 request id  chosen by the client, repeated in the answer
+10  body            fixed layout for append, fetch, push, credit; a msgpack map for all others
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def error_message(request_id: int, error: TopicdError) -> bytes:
 def unpack_map(body: bytes | memoryview) -> dict[str, Any]:
     """The msgpack map of a body; anything else is the sender's error."""
     try:
-        found = msgpack.unpackb(body, raw=False, strict_map_key=True, max_buffer_size=MAX_MESSAGE)
+        found = msgpack.unpackb(body, raw=False, strict_map_key=True)
     except Exception as exc:
         raise InvalidRequest(f"body is not a msgpack map: {exc}") from None
     if not isinstance(found, dict):
@@ -196,7 +196,9 @@ class MessageReader:
         bulk = op in BULK_OPS
         allowed = self._max_bulk if bulk else self._max_control
         if not MIN_LENGTH <= length <= allowed:
-            raise InvalidRequest(f"message length {length} for op 0x{op:02x} is outside {MIN_LENGTH} to {allowed}")
+            raise InvalidRequest(
+                f"message length {length} for op 0x{op:02x} is outside {MIN_LENGTH} to {allowed}"
+            )
 
 
 BULK_OPS = frozenset({Op.APPEND, Op.FETCH | ANSWER, Op.PUSH, Op.LIST | ANSWER, Op.SEGMENTS | ANSWER})

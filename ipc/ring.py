@@ -135,7 +135,9 @@ class RingProducer(Ring):
         """The same for data[start:end], which must begin and end at frame boundaries."""
         if end - start > self.free:
             return None
-        return self._publish(core.ring_write(self._memory, BODY_AT, self.capacity, self._head, data, start, end))
+        return self._publish(
+            core.ring_write(self._memory, BODY_AT, self.capacity, self._head, data, start, end)
+        )
 
     def want_sync(self, position: int) -> None:
         core.store(self._memory, _SYNC_WANTED, position)

@@ -81,7 +81,9 @@ def boot(make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock(
     )
 
 
-def run(main: Callable[[Shard], None], make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock()) -> None:
+def run(
+    main: Callable[[Shard], None], make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock()
+) -> None:
     """The body of a shard's __main__: what the user can act on is one line, what is our fault is a traceback in the log."""
     shard = boot(make_clock)
     try:

@@ -20,7 +20,12 @@ class TopicdError(Exception):
         self.detail: dict[str, Any] = detail
 
     def to_wire(self) -> dict[str, Any]:
-        return {"code": self.code, "message": self.message, "detail": self.detail, "retriable": self.retriable}
+        return {
+            "code": self.code,
+            "message": self.message,
+            "detail": self.detail,
+            "retriable": self.retriable,
+        }
 
 
 class InvalidRequest(TopicdError):

@@ -12,12 +12,12 @@ from topicd.errors import FormatError
 from topicd.ipc.control import OldInstance
 from topicd.ipc.ring import RingConsumer
 from topicd.ipc.slots import Slots
+from topicd.ipc.walstate import WalState
 from topicd.shards.runtime import Shard
 from topicd.shards.storage import walfile
 from topicd.shards.storage.fs import Fs
 from topicd.shards.wal.committer import Committer, Inlet
 from topicd.shards.wal.log import WalLog
-from topicd.shards.wal.state import WalState
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,11 @@ def _drain(shard: Shard, old: OldInstance, index: int) -> None:
         return
     state = WalState.unpack(payload)
     wal = WalLog(
-        shard.fs, shard.data.wal_shard(index), shard.settings.wal_file_bytes, shard.boot.run - 1, shard.boot.wal_seed
+        shard.fs,
+        shard.data.wal_shard(index),
+        shard.settings.wal_file_bytes,
+        shard.boot.run - 1,
+        shard.boot.wal_seed,
     )
     wal.open(state.lsn, state.first_lsn)
     inlets = [Inlet(ring, None, written, written) for ring, written in zip(rings, state.written, strict=True)]
@@ -85,6 +89,8 @@ def _drain(shard: Shard, old: OldInstance, index: int) -> None:
         ring.close()
     state_page.close()
     if committer.read_only_errno:
-        raise OSError(committer.read_only_errno, "the rings of the killed run could not be written to the WAL")
+        raise OSError(
+            committer.read_only_errno, "the rings of the killed run could not be written to the WAL"
+        )
     if left:
         log.info("rings of the killed run drained", extra={"shard": index, "bytes": left})

@@ -15,10 +15,10 @@ from topicd.clock import Clock
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.ring import RingConsumer
 from topicd.ipc.slots import Slots
+from topicd.ipc.walstate import WalState
 from topicd.shards.storage.walfile import GROUP, WalFile
 from topicd.shards.wal.histogram import Histogram
 from topicd.shards.wal.log import WalLog
-from topicd.shards.wal.state import WalState
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,9 @@ class _Take(NamedTuple):
 
 
 class Committer:
-    def __init__(self, wal: WalLog, state: Slots, clock: Clock, inlets: list[Inlet], disk_sync_s: float) -> None:
+    def __init__(
+        self, wal: WalLog, state: Slots, clock: Clock, inlets: list[Inlet], disk_sync_s: float
+    ) -> None:
         self._log = wal
         self._state = state
         self._clock = clock
@@ -83,7 +85,9 @@ class Committer:
         """Is there something a turn would do now? Asked after announcing sleep."""
         if self.read_only_errno:
             return False
-        return any(i.ring.head > i.written and not self._is_void(i) for i in self._inlets) or self._sync_wanted()
+        return (
+            any(i.ring.head > i.written and not self._is_void(i) for i in self._inlets) or self._sync_wanted()
+        )
 
     def next_deadline(self) -> float | None:
         """Seconds until a turn is due without anybody ringing."""
@@ -253,7 +257,10 @@ class Committer:
 
     def _try_unlatch(self) -> bool:
         """Prove that the disk takes writes again: an empty group, synced, in a place nobody relies on."""
-        if self._latched_since is not None and self._clock.monotonic() - self._latched_since < _RETRY_LATCHED_S:
+        if (
+            self._latched_since is not None
+            and self._clock.monotonic() - self._latched_since < _RETRY_LATCHED_S
+        ):
             return False
         before = self._log.lsn
         file = self._log.first_lsn

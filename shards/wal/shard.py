@@ -15,13 +15,13 @@ from topicd import _native
 from topicd.ipc import control
 from topicd.ipc.ring import RingConsumer
 from topicd.ipc.slots import Slots
+from topicd.ipc.walstate import WalState
 from topicd.paths import ring_shm, wal_state_shm
 from topicd.shards import runtime
 from topicd.shards.runtime import Shard
 from topicd.shards.wal import adopt
 from topicd.shards.wal.committer import Committer, Inlet
 from topicd.shards.wal.log import WalLog
-from topicd.shards.wal.state import WalState
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,7 @@ class WalShard:
         poll.register(shard.bell.fd, select.POLLIN)
         poll.register(shard.channel.fileno(), select.POLLIN)
         next_tick = clock.monotonic()
+        self._take_messages()  # some may have come with the boot message
         while not self._stopping:
             busy = committer.turn()
             now = clock.monotonic()

@@ -1,6 +1,6 @@
 """What a WAL shard leaves for its successor: file, end of the log, and how far each ring was written.
 
-    u64 lsn | u64 first_lsn of the active file | u64 synced_lsn | u32 rings | u64 written_pos of each ring
+u64 lsn | u64 first_lsn of the active file | u64 synced_lsn | u32 rings | u64 written_pos of each ring
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ class WalState:
 
     def pack(self) -> bytes:
         rings = len(self.written)
-        return _FIXED.pack(self.lsn, self.first_lsn, self.synced_lsn, rings) + struct.pack(f"<{rings}Q", *self.written)
+        return _FIXED.pack(self.lsn, self.first_lsn, self.synced_lsn, rings) + struct.pack(
+            f"<{rings}Q", *self.written
+        )
 
     @classmethod
     def unpack(cls, payload: bytes) -> WalState:

@@ -1,0 +1,268 @@
+"""The delivery shard as an actor: its state, and what the parts of it tell each other. One thread, no locks.
+
+A turn: bytes arrive or the doorbell rings; entries are told their outcome; topics that moved tell their followers; sessions
+flush; the WAL shards are rung. Everything else is a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from topicd.clock import ManualClock
+from topicd.config import Settings
+from topicd.errors import InvalidRequest, Throttled, TopicdError, TopicNotFound, Unauthorized
+from topicd.ipc.unixsock import peer_credentials
+from topicd.shards.delivery.append import AppendEntry, Appender
+from topicd.shards.delivery.checkpoint import Checkpointer
+from topicd.shards.delivery.cursors import Cursors
+from topicd.shards.delivery.deletion import Deletion
+from topicd.shards.delivery.keys import KeyWindow
+from topicd.shards.delivery.outlet import ControlEntry, Outlet
+from topicd.shards.delivery.patterns import note_new_topic
+from topicd.shards.delivery.priority import effective_priority
+from topicd.shards.delivery.reading import Reader
+from topicd.shards.delivery.reservation import reserve_seqs
+from topicd.shards.delivery.retention import IndexSizes, Retention
+from topicd.shards.delivery.topics import Topics
+from topicd.shards.storage.reader import SegmentReader
+from topicd.shards.storage.readercache import ReaderCache
+
+if TYPE_CHECKING:
+    from topicd.shards.delivery.session import Session
+    from topicd.shards.delivery.tail import Blob
+    from topicd.shards.delivery.topic import Topic
+    from topicd.shards.runtime import Shard
+    from topicd.shards.storage.segment import SegmentInfo
+
+log = logging.getLogger(__name__)
+
+_STALLED_MESSAGE_S = 30.0
+
+
+class Actor:
+    def __init__(self, shard: Shard, loop: asyncio.AbstractEventLoop, outlets: list[Outlet]) -> None:
+        self.shard = shard
+        self.loop = loop
+        self.outlets = outlets
+        self.clock = shard.clock
+        self.settings: Settings = shard.settings
+        self.fs = shard.fs
+        self.data = shard.data
+        info = shard.boot
+        self.index = info.index
+        self.instance = info.instance
+        self.wal_shards = info.wal_shards
+        self.delivery_shards = info.delivery_shards
+        self.socket_paths = [
+            str(shard.run.delivery_socket(i).absolute()) for i in range(info.delivery_shards)
+        ]
+        # A batch larger than the ring goes through it in pieces; a frame always fits one.
+        self.piece_bytes = shard.settings.ring_bytes * 3 // 4
+        self.draining = False
+        # parts
+        self.topics = Topics(self)
+        self.appender = Appender(self)
+        self.reader = Reader(self)
+        self.retention = Retention(self)
+        self.deletion = Deletion(self)
+        self.cursors = Cursors(self)
+        self.keys = KeyWindow(self.clock)
+        self.readers = ReaderCache(shard.fs, shard.settings.map_cache_bytes)
+        self.checkpointer = Checkpointer(self)
+        # state of the turn
+        self.sessions: set[Session] = set()
+        self.under_way: dict[tuple[int, int], AppendEntry] = {}
+        self._moved: dict[int, Topic] = {}
+        self._to_flush: set[Session] = set()
+        self._turn_scheduled = False
+        self._outlets_to_flush: set[Outlet] = set()
+        # counters
+        self.appends = 0
+        self.records = 0
+        self.evicted_total = 0
+        self.deleted_total = 0
+        self.lagged_total = 0
+        self.loop_lag_ms = 0.0
+        self.damage: list[str] = []
+
+    # ---- the turn ----
+
+    def doorbell(self) -> None:
+        """The WAL shards have news. Announce, then look once more: what came in between would not ring again."""
+        bell = self.shard.bell
+        bell.awake()
+        while True:
+            told = False
+            for outlet in self.outlets:
+                told = outlet.collect() or told
+            self._end_turn()
+            if told:
+                continue
+            bell.announce()
+            if not any([outlet.collect() for outlet in self.outlets]):
+                self._end_turn()
+                return
+            bell.awake()
+
+    def schedule_flush(self, outlet: Outlet) -> None:
+        self._outlets_to_flush.add(outlet)
+        self._schedule_turn()
+
+    def flush_later(self, session: Session) -> None:
+        self._to_flush.add(session)
+        self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        """Ring first: the disk works while followers and sessions are served."""
+        for outlet in self._outlets_to_flush:
+            outlet.flush()
+        self._outlets_to_flush.clear()
+        while self._moved:
+            _, topic = self._moved.popitem()
+            self.retention.enforce(topic)
+            for follower in list(topic.followers):
+                follower.moved()
+        for session in self._to_flush:
+            session.flush()
+        self._to_flush.clear()
+
+    # ---- what parts tell ----
+
+    def note_visible(self, topic: Topic, blob: Blob) -> None:
+        self.appends += 1
+        self.records += blob.count
+        topic.last_write_ms = blob.last_ts
+        self._moved[topic.id] = topic
+        self.checkpointer.note_blob(topic, blob)
+        self._schedule_turn()
+
+    def note_read(self, topic: Topic) -> None:
+        topic.last_read_ms = self.clock.now_ms()
+
+    def note_config(self, topic: Topic) -> None:
+        self._moved[topic.id] = topic
+        self.checkpointer.note_metadata(topic)
+        self._schedule_turn()
+
+    def note_new_topic(self, topic: Topic) -> None:
+        self.checkpointer.note_metadata(topic)
+        note_new_topic(self, topic)
+
+    def note_deleted(self, topic: Topic) -> None:
+        for follower in list(topic.followers):
+            follower.gone(topic)
+        topic.followers.clear()
+        self._moved.pop(topic.id, None)
+        self.readers.drop(topic.id)
+        self.checkpointer.note_deleted(topic)
+
+    def note_reclaimable(self, topic: Topic) -> None:
+        self.checkpointer.note_reclaimable(topic)
+
+    def reserve_seqs(self, topic: Topic) -> None:
+        reserve_seqs(self, topic)
+
+    def submit_control(self, topic: Topic, frame: bytes, entry: ControlEntry) -> None:
+        """Put a control frame of the topic into the log; its snapshot is due before the WAL may forget it."""
+        outlet = self.outlets[topic.outlet]
+        outlet.submit([frame], len(frame), entry)
+        self.checkpointer.note_control(outlet, len(frame))
+        self.schedule_flush(outlet)
+
+    def topic_gone(self, topic: Topic) -> TopicNotFound:
+        return TopicNotFound(f"topic {topic.name!r} was deleted", topic=topic.name, topic_id=topic.id)
+
+    def ask_for_ids(self) -> None:
+        self.shard.channel.send({"event": "need_ids"})
+
+    # ---- where records are ----
+
+    def segment_reader(self, topic: Topic, info: SegmentInfo) -> SegmentReader:
+        return self.readers.get(topic.id, self.data.topic(topic.id), info)
+
+    def segment_sizes(self, topic: Topic, info: SegmentInfo) -> IndexSizes:
+        return IndexSizes(self.segment_reader(topic, info).entry, info.last_seq)
+
+    def ts_of(self, topic: Topic, seq: int) -> int:
+        """When a stored record was written; the topic's newest time for one that is not there."""
+        for info in topic.segments:
+            if seq <= info.last_seq:
+                return self.segment_reader(topic, info).entry(max(seq, info.first_seq)).ts
+        for blob in topic.tail.from_seq(seq):
+            return blob.first_ts
+        return topic.last_ts
+
+    # ---- limits ----
+
+    def admit(self, session: Session, sock: socket.socket) -> TopicdError | None:
+        if len(self.sessions) >= self.settings.max_connections:
+            limit = self.settings.max_connections
+            return Throttled(
+                f"{limit} connections are open already", limit="max_connections", retry_after_ms=1_000
+            )
+        _, uid, _ = peer_credentials(sock)
+        if uid not in self.settings.uids:
+            return Unauthorized(f"uid {uid} is not allowed to connect", uid=uid)
+        self.sessions.add(session)
+        return None
+
+    def share_of(self, limit: int) -> int | None:
+        """This shard's share of a limit for all: together the shards never exceed it. None: no limit."""
+        if not limit:
+            return None
+        return limit // self.delivery_shards + (1 if self.index < limit % self.delivery_shards else 0)
+
+    def total_bytes(self) -> int:
+        return self.checkpointer.total_bytes()
+
+    def effective_priority(self, topic: Topic) -> int:
+        return effective_priority(topic, self.clock.now_ms())
+
+    def close_stalled(self) -> None:
+        """A message that never ends, or a connection that never says hello, does not stay."""
+        now = self.clock.monotonic()
+        for session in list(self.sessions):
+            if session.waiting_since and now - session.waiting_since > _STALLED_MESSAGE_S:
+                session.refused(0, InvalidRequest(f"no complete message within {_STALLED_MESSAGE_S:g} s"))
+                session.close()
+
+    # ---- tests ----
+
+    def debug(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Only with test_clock: move the clock, force a checkpoint."""
+        clock = self.clock
+        if not isinstance(clock, ManualClock):
+            raise InvalidRequest("debug requests need the test clock")
+        if "advance_ms" in body:
+            clock.advance(int(body["advance_ms"]))
+        if body.get("checkpoint"):
+            self.checkpointer.checkpoint_now()
+        return {"now_ms": clock.now_ms()}
+
+    def counters(self) -> dict[str, Any]:
+        return {
+            "topics": len(self.topics.by_name),
+            "sessions": len(self.sessions),
+            "appends": self.appends,
+            "records": self.records,
+            "evicted": self.evicted_total,
+            "deleted": self.deleted_total,
+            "lagged": self.lagged_total,
+            "in_flight_bytes": sum(outlet.in_flight_bytes for outlet in self.outlets),
+            "ring_backlog_bytes": sum(outlet.backlog_bytes for outlet in self.outlets),
+            **self.checkpointer.counters(),
+            "loop_lag_ms": self.loop_lag_ms,
+            "damage": len(self.damage),
+        }

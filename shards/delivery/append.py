@@ -1,0 +1,265 @@
+"""From a client's batch to the ring. Promise: everything is checked before a seq is assigned, and a batch that cannot be
+stored leaves no trace; nothing is visible before its class is met.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from topicd.errors import BatchTooLarge, InvalidRequest, Throttled, TopicdError, TopicFull, TopicNotFound
+from topicd.frames import codec_error, core, producer_frame
+from topicd.ipc.protocol import APPEND, MessageFlag
+from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, MAX_BATCH_RECORDS
+from topicd.shards.delivery.outlet import Entry, Need, Part
+from topicd.shards.delivery.tail import Blob
+
+if TYPE_CHECKING:
+    from topicd.shards.delivery.actor import Actor
+    from topicd.shards.delivery.topic import Topic
+
+_RETRY_MS = 20
+
+
+class Replier(Protocol):
+    """Who waits for the outcome of an append."""
+
+    def appended(
+        self, request_id: int, flags: int, first_seq: int, count: int, head: int, entry: AppendEntry
+    ) -> None: ...
+
+    def deduped(self, request_id: int, flags: int, first_seq: int, count: int, head: int) -> None: ...
+
+    def append_refused(self, request_id: int, error: TopicdError) -> None: ...
+
+
+class AppendEntry(Entry):
+    """One batch on its way."""
+
+    __slots__ = (
+        "actor",
+        "batch_no",
+        "blob",
+        "key",
+        "placed_at",
+        "producer_id",
+        "started_at",
+        "topic",
+        "waiters",
+    )
+
+    def __init__(
+        self, actor: Actor, topic: Topic, blob: Blob, need: Need, producer_id: int, batch_no: int, key: bytes
+    ) -> None:
+        super().__init__(need)
+        self.actor = actor
+        self.topic = topic
+        self.blob = blob
+        self.producer_id = producer_id
+        self.batch_no = batch_no
+        self.key = key
+        self.waiters: list[tuple[Replier, int, int]] = []
+        self.started_at = 0.0
+        self.placed_at = 0.0
+
+    def committed(self) -> None:
+        topic, blob = self.topic, self.blob
+        blob.ring_end = self.ring_end
+        size = blob.content_bytes
+        topic.pending_count -= blob.count
+        topic.pending_bytes -= size
+        if self.need is Need.SYNCED:
+            topic.pending_synced -= 1
+        topic.tail.append(blob)
+        topic.visible = blob.last_seq
+        topic.count += blob.count
+        topic.bytes += size
+        if self.producer_id or self.key:
+            self.actor.under_way.pop((topic.id, blob.first_seq), None)
+        self.actor.note_visible(topic, blob)
+        for replier, request_id, flags in self.waiters:
+            replier.appended(request_id, flags, blob.first_seq, blob.count, topic.visible, self)
+
+    def failed(self, error: TopicdError) -> None:
+        topic, blob = self.topic, self.blob
+        topic.head = min(topic.head, blob.first_seq - 1)
+        topic.pending_count -= blob.count
+        topic.pending_bytes -= blob.content_bytes
+        if self.need is Need.SYNCED:
+            topic.pending_synced -= 1
+        if self.producer_id:
+            topic.producers.take_back(self.producer_id, self.batch_no)
+        self.actor.keys.forget(topic, self.key)
+        self.actor.under_way.pop((topic.id, blob.first_seq), None)
+        for replier, request_id, _ in self.waiters:
+            replier.append_refused(request_id, error)
+
+
+class Appender:
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    def append(self, replier: Replier, request_id: int, flags: int, body: memoryview) -> None:
+        """Take one APPEND body. Raises what refuses it; otherwise the replier is told later."""
+        if len(body) < APPEND.size:
+            raise InvalidRequest(
+                f"append has {len(body)} bytes of body, the fixed fields alone are {APPEND.size}"
+            )
+        topic_id, producer_id, batch_no, count = APPEND.unpack_from(body)
+        at = APPEND.size
+        key = b""
+        if flags & MessageFlag.KEY:
+            key, at = _cut_key(body, at)
+        actor = self._actor
+        topic = actor.topics.by_id.get(topic_id)
+        if topic is None or not topic.live:
+            raise TopicNotFound(f"no topic with id {topic_id}", topic_id=topic_id)
+        if producer_id and (answer := topic.producers.lookup(producer_id, batch_no)) is not None:
+            self._answer_again(topic, answer.first_seq, answer.records, replier, request_id, flags)
+            return
+        if key and (known := actor.keys.lookup(topic, key)) is not None:
+            self._answer_again(topic, known[0], known[1], replier, request_id, flags)
+            return
+        frames = bytearray(body[at:])
+        self._admit(topic, len(frames), count)
+        entry = self._assign(topic, frames, count, producer_id, batch_no, key)
+        entry.waiters.append((replier, request_id, flags))
+        self._place(topic, entry)
+
+    def _admit(self, topic: Topic, size: int, count: int) -> None:
+        """Everything that can refuse a batch without looking at its records."""
+        actor = self._actor
+        outlet = actor.outlets[topic.outlet]
+        if not 0 < count <= MAX_BATCH_RECORDS:
+            code = BatchTooLarge if count else InvalidRequest
+            raise code(f"a write has 1 to {MAX_BATCH_RECORDS} records, this one says {count}")
+        if not topic.ephemeral and (refusal := outlet.refusal) is not None:
+            raise refusal
+        limit = actor.settings.max_inflight_bytes
+        if outlet.in_flight_bytes and outlet.in_flight_bytes + size > limit:
+            raise Throttled(
+                f"{outlet.in_flight_bytes} bytes are under way, {limit} are allowed",
+                limit="max_inflight_bytes",
+                retry_after_ms=_RETRY_MS,
+            )
+        total = actor.share_of(actor.settings.max_total_bytes)
+        if total is not None and actor.total_bytes() + size > total:
+            raise Throttled(
+                f"this shard holds {actor.total_bytes()} bytes, its share of max_total_bytes is {total}",
+                limit="max_total_bytes",
+                retry_after_ms=1_000,
+            )
+        self._check_caps(topic, count, size - FRAME_OVERHEAD * count)
+
+    def _check_caps(self, topic: Topic, count: int, content: int) -> None:
+        config = topic.config
+        for cap, size, used, what in (
+            (config.cap_records, count, topic.count + topic.pending_count, "records"),
+            (config.cap_bytes, content, topic.bytes + topic.pending_bytes, "bytes"),
+        ):
+            if not cap:
+                continue
+            if size > cap:
+                raise InvalidRequest(
+                    f"one write of {size} {what} is larger than the whole cap of {cap} {what}"
+                )
+            if config.discard == "reject" and used + size > cap:
+                self._actor.retention.expire(topic)
+                used = (
+                    topic.count + topic.pending_count
+                    if what == "records"
+                    else topic.bytes + topic.pending_bytes
+                )
+                if used + size > cap:
+                    raise TopicFull(
+                        f"topic {topic.name} holds {used} {what} of {cap}", cap=cap, used=used, what=what
+                    )
+
+    def _assign(
+        self, topic: Topic, frames: bytearray, count: int, producer_id: int, batch_no: int, key: bytes
+    ) -> AppendEntry:
+        actor = self._actor
+        first = topic.head + 1
+        ts = max(actor.clock.now_ms(), topic.last_ts)
+        need = topic.need_for(first + count - 1)
+        try:
+            packed = core.stamp_frames(frames, 0, len(frames), topic.id, first, ts, need is Need.SYNCED)
+        except ValueError as exc:
+            raise codec_error(exc) from None
+        offsets = memoryview(packed).cast("I")
+        if len(offsets) != count:
+            raise InvalidRequest(f"the write says {count} records and holds {len(offsets)}")
+        blob = Blob(frames, 0, len(frames), first, offsets, ts, ts, topic.outlet, 0)
+        entry = AppendEntry(actor, topic, blob, need, producer_id, batch_no, key)
+        entry.started_at = actor.clock.monotonic()
+        topic.head = first + count - 1
+        topic.last_ts = ts
+        topic.pending_count += count
+        topic.pending_bytes += blob.content_bytes
+        if need is Need.SYNCED:
+            topic.pending_synced += 1
+        if producer_id:
+            topic.producers.assign(producer_id, batch_no, first, count)
+        if key:
+            actor.keys.remember(topic, key, first, count)
+        if producer_id or key:
+            actor.under_way[(topic.id, first)] = entry
+        return entry
+
+    def _place(self, topic: Topic, entry: AppendEntry) -> None:
+        if topic.ephemeral and entry.need is Need.PLACED:
+            entry.committed()
+            return
+        blob = entry.blob
+        outlet = self._actor.outlets[topic.outlet]
+        parts: list[Part] = []
+        size = blob.end - blob.start
+        if entry.producer_id:
+            mark = producer_frame(
+                topic.id, blob.first_seq, blob.first_ts, entry.producer_id, entry.batch_no, blob.count
+            )
+            parts.append(mark)
+            size += len(mark)
+        piece = self._actor.piece_bytes
+        if size <= piece:
+            parts.append(blob.view())
+        else:
+            parts.extend(pieces(blob, piece))
+        self._actor.reserve_seqs(topic)
+        outlet.submit(parts, size, entry)
+        self._actor.schedule_flush(outlet)
+
+    def _answer_again(
+        self, topic: Topic, first_seq: int, count: int, replier: Replier, request_id: int, flags: int
+    ) -> None:
+        """A retry: the first answer once more, or a place among those who wait for it."""
+        waiting = self._actor.under_way.get((topic.id, first_seq))
+        flags |= MessageFlag.DEDUPED
+        if waiting is not None:
+            waiting.waiters.append((replier, request_id, flags))
+            return
+        replier.deduped(request_id, flags, first_seq, count, topic.visible)
+
+
+def pieces(blob: Blob, piece: int) -> list[memoryview]:
+    """The blob cut at frame boundaries into parts of at most `piece` bytes (a frame is always smaller)."""
+    view = memoryview(blob.data)
+    found, start = [], blob.start
+    for seq in range(blob.first_seq + 1, blob.last_seq + 2):
+        end = blob.offset_of(seq)
+        following = blob.offset_of(seq + 1) if seq <= blob.last_seq else end
+        if seq > blob.last_seq or following - start > piece:
+            found.append(view[start:end])
+            start = end
+    return found
+
+
+def _cut_key(body: memoryview, at: int) -> tuple[bytes, int]:
+    if len(body) < at + 2:
+        raise InvalidRequest("the idempotency key is cut off")
+    length = int.from_bytes(body[at : at + 2], "little")
+    at += 2
+    if not 0 < length <= IDEMPOTENCY_KEY_MAX or len(body) < at + length:
+        raise InvalidRequest(
+            f"an idempotency key has 1 to {IDEMPOTENCY_KEY_MAX} bytes, this one says {length}"
+        )
+    return bytes(body[at : at + length]), at + length

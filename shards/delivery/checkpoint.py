@@ -1,0 +1,419 @@
+"""From memory to segments and snapshots, beside the work of the shard. Promise: the WAL is told to forget something only after
+it is in synced segments and in the metadata snapshot before the newest one, so that a corrupt newest one costs nothing.
+
+The threads get bytes and paths; every change of state happens here, in the actor's thread, when they are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from topicd.errors import TopicdError
+from topicd.shards.delivery import segmenting
+from topicd.shards.delivery.deletion import forget_sealed_tags
+from topicd.shards.delivery.reclaim import Reclaimer
+from topicd.shards.delivery.segmenting import Draft
+from topicd.shards.delivery.topic import Damaged
+from topicd.shards.storage.checkpoint import AppendJob, JobResult, MarkJob, run_checkpoint, run_marks
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.snapshot import SnapshotStore
+
+if TYPE_CHECKING:
+    from topicd.shards.delivery.actor import Actor
+    from topicd.shards.delivery.outlet import Outlet
+    from topicd.shards.delivery.tail import Blob
+    from topicd.shards.delivery.topic import Topic
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+@dataclass
+class _Round:
+    """One checkpoint: what it stores, and up to where the rings are absorbed when it succeeds."""
+
+    marks: list[int]
+    drafts: list[tuple[Topic, Draft]]
+    jobs: list[AppendJob]
+    mark_jobs: list[MarkJob]
+    marked: list[tuple[Topic, int, Ranges]]
+
+
+class Checkpointer:
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
+        self._snapshots = SnapshotStore(actor.fs, actor.data.snapshots(actor.index))
+        self.reclaimer = Reclaimer(actor)
+        self._dirty: dict[int, Topic] = {}
+        self._unmarked: dict[int, Topic] = {}
+        self._active: dict[int, Topic] = {}
+        self._tail_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._round: asyncio.Future[None] | None = None
+        self._snapshot_round: asyncio.Future[None] | None = None
+        self._data_marks = [0] * len(actor.outlets)
+        self._snapshot_marks: list[list[int]] = []  # of the newest two snapshots
+        self._snapshot_at = actor.clock.monotonic()
+        self._metadata_dirty = False
+        self._total_bytes = 0
+        self._opened = False
+        self.checkpoints = 0
+        self.snapshots = 0
+        self.failures = 0
+
+    # ---- what the actor tells ----
+
+    def note_blob(self, topic: Topic, blob: Blob) -> None:
+        if topic.ephemeral:
+            return
+        size = blob.end - blob.start
+        self._tail_bytes += size
+        self._total_bytes += size
+        self._dirty[topic.id] = topic
+        self._arm()
+
+    def note_marks(self, topic: Topic) -> None:
+        self._unmarked[topic.id] = topic
+        self._arm()
+
+    def note_control(self, outlet: Outlet, size: int) -> None:
+        self._metadata_dirty = True
+
+    def note_metadata(self, topic: Topic) -> None:
+        self._metadata_dirty = True
+
+    def note_reclaimable(self, topic: Topic) -> None:
+        self._metadata_dirty = True
+        self.reclaimer.note(topic)
+
+    def note_deleted(self, topic: Topic) -> None:
+        self._metadata_dirty = True
+        for place in (self._dirty, self._unmarked, self._active):
+            place.pop(topic.id, None)
+        self._tail_bytes -= topic.tail.bytes if not topic.ephemeral else 0
+        if self._opened:
+            self._pool.submit(self.reclaimer.remove_topic, topic.id)
+        else:
+            self.reclaimer.remove_topic(topic.id)
+
+    def total_bytes(self) -> int:
+        return self._total_bytes
+
+    # ---- life ----
+
+    def open(self) -> None:
+        """After recovery: what was replayed is in tails and segments, so one round absorbs history."""
+        self._opened = True
+        for topic in self._actor.topics.by_name.values():
+            if topic.segments and not topic.segments[-1].sealed:
+                self._active[topic.id] = topic
+            self.reclaimer.note(topic)
+        self._metadata_dirty = True
+        self._arm(soon=True)
+        self.tick()
+
+    def tick(self) -> None:
+        """Once a second: seal by age, snapshot when due."""
+        topics = self._actor.topics.by_name.values()
+        self._total_bytes = sum(topic.bytes for topic in topics)
+        self._seal_aged()
+        if self._snapshot_due():
+            self._start_snapshot()
+
+    def checkpoint_now(self) -> None:
+        self._start()
+
+    def relieve(self) -> None:
+        """During recovery memory is bounded too: store what exceeds the bound at once."""
+        if self._tail_bytes >= self._actor.settings.checkpoint_bytes:
+            work = self._plan()
+            self._apply(
+                work, run_checkpoint(self._actor.fs, work.jobs), run_marks(self._actor.fs, work.mark_jobs)
+            )
+
+    async def close(self) -> None:
+        """Everything to segments, then the snapshot that says so."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for under_way in (self._round, self._snapshot_round):
+            if under_way is not None:
+                await under_way
+        for _ in range(3):
+            if self._dirty or self._unmarked:
+                await self._run_round()
+        await self._run_snapshot()
+        self._pool.shutdown(wait=True)
+
+    def counters(self) -> dict[str, Any]:
+        return {
+            "tail_bytes": self._tail_bytes,
+            "stored_bytes": self._total_bytes,
+            "checkpoints": self.checkpoints,
+            "checkpoint_failures": self.failures,
+            "snapshots": self.snapshots,
+            "mapped_bytes": self._actor.readers.mapped_bytes,
+        }
+
+    # ---- rounds ----
+
+    def _arm(self, *, soon: bool = False) -> None:
+        if not self._opened or self._round is not None:
+            return
+        settings = self._actor.settings
+        if soon or self._tail_bytes >= settings.checkpoint_bytes:
+            self._start()
+        elif self._timer is None:
+            self._timer = self._actor.loop.call_later(settings.checkpoint_ms / 1000, self._start)
+
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._round is None:
+            self._round = asyncio.ensure_future(self._run_round(), loop=self._actor.loop)
+
+    async def _run_round(self) -> None:
+        work = self._plan()
+        ok = True
+        try:
+            loop = self._actor.loop
+            results = await loop.run_in_executor(self._pool, run_checkpoint, self._actor.fs, work.jobs)
+            marked = await loop.run_in_executor(self._pool, run_marks, self._actor.fs, work.mark_jobs)
+            ok = self._apply(work, results, marked)
+            self.checkpoints += 1
+        except Exception:
+            log.exception("checkpoint failed")
+            ok = False
+        finally:
+            self._round = None
+        if not ok:
+            self.failures += 1
+        if self._dirty or self._unmarked:
+            if ok:
+                self._arm()
+            elif self._timer is None and not self._actor.draining:
+                self._timer = self._actor.loop.call_later(_RETRY_S, self._start)
+        if ok and self._wal_is_long():
+            self._start_snapshot()
+
+    def _plan(self) -> _Round:
+        actor = self._actor
+        now = actor.clock.now_ms()
+        work = _Round([outlet.settled_pos for outlet in actor.outlets], [], [], [], [])
+        for topic in self._dirty.values():
+            for draft in segmenting.plan(topic, actor.settings, now):
+                self._plan_draft(work, topic, draft)
+        for topic in self._unmarked.values():
+            for first_seq, ranges in topic.unmarked.items():
+                self._plan_marks(work, topic, first_seq, ranges)
+        self._unmarked = {}
+        return work
+
+    def _plan_draft(self, work: _Round, topic: Topic, draft: Draft) -> None:
+        dead = Ranges(topic.tail_dead.within(draft.first_seq, draft.last_seq))
+        if len(dead):
+            self._plan_marks(work, topic, draft.first_seq, dead)
+        known = topic.marks.get(draft.first_seq)
+        if known is not None:
+            dead.update(known)
+        work.drafts.append((topic, draft))
+        work.jobs.append(draft.job(self._actor.data.topic(topic.id), dead))
+
+    def _plan_marks(self, work: _Round, topic: Topic, first_seq: int, ranges: Ranges) -> None:
+        if len(ranges):
+            work.mark_jobs.append(MarkJob(self._actor.data.topic(topic.id), first_seq, list(ranges)))
+            work.marked.append((topic, first_seq, ranges.copy()))
+
+    # ---- results ----
+
+    def _apply(self, work: _Round, results: list[JobResult], marked: list[JobResult]) -> bool:
+        failed: set[int] = set()
+        for (topic, draft), result in zip(work.drafts, results, strict=True):
+            if topic.id in failed or not topic.live:
+                continue
+            if not result.stored:
+                failed.add(topic.id)
+                self._note_failure(topic, result)
+                continue
+            self._store(topic, draft, result)
+        for (topic, first_seq, ranges), result in zip(work.marked, marked, strict=True):
+            self._note_marked(topic, first_seq, ranges, result)
+        ok = not failed and not self._unmarked
+        for topic, _ in work.drafts:
+            if topic.id not in failed and not len(topic.tail):
+                self._dirty.pop(topic.id, None)
+        if ok:
+            self._data_marks = work.marks
+            self._publish_absorbed()
+        return ok
+
+    def _store(self, topic: Topic, draft: Draft, result: JobResult) -> None:
+        info = self._info_after(topic, draft, result)
+        before = topic.tail.bytes
+        topic.stored = draft.last_seq
+        topic.tail.drop_through(topic.stored)
+        self._tail_bytes -= before - topic.tail.bytes
+        self._move_dead(topic, draft)
+        if info.sealed:
+            self._active.pop(topic.id, None)
+            forget_sealed_tags(topic, info.last_seq)
+        else:
+            self._active[topic.id] = topic
+        for damage in result.damage:
+            log.error("storage is damaged", extra={"damage": str(damage)})
+            if not damage.repaired:
+                topic.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
+
+    def _info_after(self, topic: Topic, draft: Draft, result: JobResult) -> Any:
+        if topic.segments and topic.segments[-1].first_seq == draft.first_seq:
+            info = topic.segments[-1]
+            info.count, info.data_bytes, info.last_ts = draft.count, draft.bytes, draft.last_ts
+        else:
+            info = draft.info()
+            topic.segments.append(info)
+        if result.sealed is not None:
+            info.sealed = True
+        elif draft.seal:
+            log.error("segment not sealed", extra={"topic": topic.name, "error": str(result.error)})
+        return info
+
+    def _move_dead(self, topic: Topic, draft: Draft) -> None:
+        """Deleted while in the tail: from now on they are marks of the segment."""
+        moved = topic.tail_dead.within(draft.first_seq, topic.stored)
+        if not moved:
+            return
+        marks = topic.marks.setdefault(draft.first_seq, Ranges())
+        info = topic.segments[-1]
+        sizes = self._actor.segment_sizes(topic, info)
+        for first, last in moved:
+            info.dead += marks.add(first, last)
+            info.dead_bytes += sizes.offset(last + 1) - sizes.offset(first)
+        topic.unmarked.setdefault(draft.first_seq, Ranges()).update(moved)
+        self._unmarked[topic.id] = topic
+        topic.tail_dead = Ranges(topic.tail_dead.within(topic.stored + 1, topic.head))
+
+    def _note_marked(self, topic: Topic, first_seq: int, ranges: Ranges, result: JobResult) -> None:
+        if not result.stored:
+            self._unmarked[topic.id] = topic
+            self._note_failure(topic, result)
+            return
+        left = topic.unmarked.get(first_seq)
+        if left is None:
+            return
+        rest = [part for first, last in left for part in ranges.missing(first, last)]
+        if rest:
+            topic.unmarked[first_seq] = Ranges(rest)
+        else:
+            del topic.unmarked[first_seq]
+            if not topic.unmarked:
+                self._unmarked.pop(topic.id, None)
+
+    def _note_failure(self, topic: Topic, result: JobResult) -> None:
+        log.error("checkpoint of topic failed", extra={"topic": topic.name, "error": str(result.error)})
+
+    def _publish_absorbed(self) -> None:
+        """The snapshot before the newest one decides: the newest may turn out corrupt."""
+        if len(self._snapshot_marks) < 2:
+            return
+        for outlet, data, snapshot in zip(
+            self._actor.outlets, self._data_marks, self._snapshot_marks[0], strict=True
+        ):
+            outlet.set_absorbed(min(data, snapshot))
+
+    def _seal_aged(self) -> None:
+        age = self._actor.settings.segment_max_age_ms
+        if not age or self._round is not None:
+            return
+        now = self._actor.clock.now_ms()
+        aged = [
+            t for t in self._active.values() if not len(t.tail) and now - t.segments[-1].created_ms >= age
+        ]
+        for topic in aged:
+            self._seal_one(topic)
+
+    def _seal_one(self, topic: Topic) -> None:
+        draft = segmenting.seal_only(topic)
+        if draft is None:
+            return
+        dead = topic.marks.get(draft.first_seq, Ranges())
+        result = run_checkpoint(self._actor.fs, [draft.job(self._actor.data.topic(topic.id), dead)])[0]
+        if result.stored:
+            self._store(topic, draft, result)
+
+    # ---- snapshots ----
+
+    def _snapshot_due(self) -> bool:
+        if self._snapshot_round is not None or not self._opened:
+            return False
+        aged = self._actor.clock.monotonic() - self._snapshot_at >= self._actor.settings.snapshot_ms / 1000
+        first = not self._snapshot_marks
+        return first or (aged and (self._metadata_dirty or self._moved_since())) or self.reclaimer.urgent
+
+    def _moved_since(self) -> bool:
+        return bool(self._snapshot_marks) and self._data_marks != self._snapshot_marks[-1]
+
+    def _wal_is_long(self) -> bool:
+        """More than a file's worth of WAL waits for a snapshot to be forgotten."""
+        if not self._snapshot_marks or self._snapshot_round is not None:
+            return False
+        limit = self._actor.settings.wal_file_bytes
+        return any(d - s >= limit for d, s in zip(self._data_marks, self._snapshot_marks[-1], strict=True))
+
+    def _start_snapshot(self) -> None:
+        if self._snapshot_round is None:
+            self._snapshot_round = asyncio.ensure_future(self._run_snapshot(), loop=self._actor.loop)
+
+    async def _run_snapshot(self) -> None:
+        actor = self._actor
+        marks = [outlet.settled_pos for outlet in actor.outlets]
+        dropping = self.reclaimer.plan()
+        body = self._snapshot_body()
+        self._metadata_dirty = False
+        self._snapshot_at = actor.clock.monotonic()
+        try:
+            await actor.loop.run_in_executor(self._pool, self._snapshots.save, body)
+            self.snapshots += 1
+            self._snapshot_marks = [*self._snapshot_marks[-1:], marks]
+            self._publish_absorbed()
+            await self.reclaimer.run(self._pool, dropping)
+        except (OSError, TopicdError) as exc:
+            self.failures += 1
+            self._metadata_dirty = True
+            log.error("snapshot failed", extra={"error": str(exc)})
+        finally:
+            self._snapshot_round = None
+
+    def _snapshot_body(self) -> dict[str, Any]:
+        actor = self._actor
+        return {
+            "run": actor.shard.boot.run,
+            "shard": actor.index,
+            "shards": actor.delivery_shards,
+            "topics": [_entry(topic) for topic in actor.topics.by_name.values() if topic.live],
+        }
+
+
+def _entry(topic: Topic) -> dict[str, Any]:
+    return {
+        "id": topic.id,
+        "name": topic.name,
+        "config": topic.config.to_fields(),
+        "created_ms": topic.created_ms,
+        "earliest": topic.earliest,
+        "evict_floor": topic.evict_floor,
+        "losses": [list(loss) for loss in topic.losses],
+        "delete_below": topic.delete_below,
+        "reserved": topic.reserved,
+        "gone": [list(pair) for pair in topic.gone],
+        "head": topic.visible,
+        "last_ts": topic.last_ts,
+        "damaged": [[d.first_seq, d.last_seq, d.where] for d in topic.damaged],
+        "producers": topic.producers.to_wire(topic.visible),
+        "consumers": [cursor.to_wire() for cursor in topic.consumers.values()],
+    }

@@ -1,0 +1,172 @@
+"""Deletes: permanent, immediate, silent, bounded by the head at the time of the call. Promise: never scans the log; the
+operation goes to the log, its effect follows from it, at once and again at recovery.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from topicd.errors import TopicdError
+from topicd.frames import FrameType, control_frame, core
+from topicd.limits import FRAME_OVERHEAD
+from topicd.model import Durability, TagMatch
+from topicd.shards.delivery.outlet import NEED_OF, ControlEntry, Need
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.tags import TagTable
+
+if TYPE_CHECKING:
+    from topicd.shards.delivery.actor import Actor
+    from topicd.shards.delivery.tail import Blob
+    from topicd.shards.delivery.topic import Topic
+    from topicd.shards.storage.segment import SegmentInfo
+
+Done = Callable[[dict[str, Any] | None, TopicdError | None], None]
+
+
+class Deletion:
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    def delete(self, topic: Topic, before_seq: int | None, match: TagMatch | None, done: Done) -> None:
+        bound = topic.visible
+
+        def stored() -> None:
+            self._actor.retention.expire(topic)
+            deleted, content, examined = self.apply(topic, before_seq, match, bound)
+            self._actor.deleted_total += deleted
+            done(
+                {
+                    "deleted": deleted,
+                    "deleted_bytes": content,
+                    "examined": examined,
+                    "earliest_seq": topic.earliest,
+                    "head_seq": topic.visible,
+                    "count": topic.count,
+                    "bytes": topic.bytes,
+                },
+                None,
+            )
+
+        body = {"before": before_seq, "match": match.to_wire() if match is not None else None, "bound": bound}
+        need = max(NEED_OF[Durability(topic.config.durability)], Need.WRITTEN)
+        frame = control_frame(FrameType.DELETE, topic.id, bound, self._actor.clock.now_ms(), body)
+        self._actor.submit_control(topic, frame, ControlEntry(need, stored, lambda error: done(None, error)))
+
+    def replay(self, topic: Topic, body: dict[str, Any]) -> None:
+        match = body.get("match")
+        self.apply(
+            topic, body.get("before"), TagMatch.from_wire(match) if match else None, int(body["bound"])
+        )
+
+    def apply(
+        self, topic: Topic, before_seq: int | None, match: TagMatch | None, bound: int
+    ) -> tuple[int, int, int]:
+        """(records, content bytes, records examined)."""
+        last = bound if before_seq is None else min(bound, before_seq - 1)
+        if match is None:
+            return self.delete_through(topic, last)
+        return self._delete_matching(topic, match, last)
+
+    def delete_through(self, topic: Topic, last: int) -> tuple[int, int, int]:
+        """Everything up to last: one bump of a floor."""
+        if last < topic.earliest:
+            topic.delete_below = max(topic.delete_below, last + 1)
+            return 0, 0, 0
+        records, content = self._actor.retention.live_within(topic, topic.earliest, last)
+        topic.delete_below = max(topic.delete_below, last + 1)
+        topic.count -= records
+        topic.bytes -= content
+        topic.earliest = self._actor.retention.first_live(topic, last + 1)
+        self._actor.note_reclaimable(topic)
+        return records, content, 0
+
+    # ---- by tag ----
+
+    def _delete_matching(self, topic: Topic, match: TagMatch, last: int) -> tuple[int, int, int]:
+        deleted = content = examined = 0
+        for info in topic.segments:
+            if not info.sealed or info.last_seq < topic.earliest or info.first_seq > last:
+                continue
+            seqs = self._sealed_matches(topic, info, match)
+            examined += len(seqs)
+            alive = [seq for seq in seqs if topic.earliest <= seq <= last]
+            count, size = self._mark_segment(topic, info, alive)
+            deleted, content = deleted + count, content + size
+        recent = sorted(
+            seq
+            for tag, seqs in topic.recent_tags.items()
+            if match.matches(tag)
+            for seq in seqs
+            if topic.earliest <= seq <= last
+        )
+        examined += len(recent)
+        count, size = self._mark_recent(topic, recent)
+        deleted, content = deleted + count, content + size
+        topic.count -= deleted
+        topic.bytes -= content
+        topic.earliest = self._actor.retention.first_live(topic, topic.earliest)
+        if deleted:
+            self._actor.note_reclaimable(topic)
+        return deleted, content, examined
+
+    def _sealed_matches(self, topic: Topic, info: SegmentInfo, match: TagMatch) -> list[int]:
+        table = TagTable(self._actor.fs, self._actor.data.topic(topic.id), info.first_seq).open()
+        try:
+            return table.find(match)
+        finally:
+            table.close()
+
+    def _mark_segment(self, topic: Topic, info: SegmentInfo, seqs: Iterable[int]) -> tuple[int, int]:
+        marks = topic.marks.get(info.first_seq)
+        fresh = [seq for seq in seqs if marks is None or seq not in marks]
+        if not fresh:
+            return 0, 0
+        marks = topic.marks.setdefault(info.first_seq, Ranges())
+        unmarked = topic.unmarked.setdefault(info.first_seq, Ranges())
+        sizes = self._actor.segment_sizes(topic, info)
+        content = 0
+        for seq in fresh:
+            marks.add(seq)
+            unmarked.add(seq)
+            content += sizes.content(seq, seq)
+            info.dead_bytes += sizes.offset(seq + 1) - sizes.offset(seq)
+        info.dead += len(fresh)
+        self._actor.checkpointer.note_marks(topic)
+        return len(fresh), content
+
+    def _mark_recent(self, topic: Topic, seqs: list[int]) -> tuple[int, int]:
+        """Records of the active segment and of the tail."""
+        split = bisect_left(seqs, topic.stored + 1)
+        deleted = content = 0
+        if split:
+            for info in topic.segments:
+                inside = [seq for seq in seqs[:split] if info.first_seq <= seq <= info.last_seq]
+                count, size = (
+                    self._mark_segment(topic, info, inside) if inside and not info.sealed else (0, 0)
+                )
+                deleted, content = deleted + count, content + size
+        for seq in seqs[split:]:
+            if seq in topic.tail_dead:
+                continue
+            blob = next(iter(topic.tail.from_seq(seq)))
+            content += blob.offset_of(seq + 1) - blob.offset_of(seq) - FRAME_OVERHEAD
+            topic.tail_dead.add(seq)
+            deleted += 1
+        return deleted, content
+
+
+def note_tags(topic: Topic, blob: Blob) -> None:
+    """Remember the tags of records that no sealed table knows yet."""
+    for tag, seq in core.frame_tags(blob.data, blob.start, blob.end):
+        topic.recent_tags.setdefault(tag, []).append(seq)
+
+
+def forget_sealed_tags(topic: Topic, through: int) -> None:
+    """A segment was sealed: its table answers from now on."""
+    topic.recent_tags = {
+        tag: kept
+        for tag, seqs in topic.recent_tags.items()
+        if (kept := seqs[bisect_left(seqs, through + 1) :])
+    }

@@ -1,0 +1,270 @@
+"""The way from a delivery shard to one WAL shard: a ring, what is under way in it, and what waits for room.
+
+Promise: every entry is told exactly once that it was stored as its class demands (committed) or that it was not
+(failed); entries of one class are told in ring order. What a reader may have seen is sent again after a failure,
+so that visible never means lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+
+from topicd.errors import StorageFailed, TopicdError
+from topicd.frames import FrameType, control_frame
+from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.ring import RingProducer
+from topicd.model import Durability
+
+log = logging.getLogger(__name__)
+
+Part = bytes | bytearray | memoryview
+
+
+class Need(IntEnum):
+    """What must have happened before an entry is committed."""
+
+    PLACED = 0  # in the ring
+    WRITTEN = 1  # in the file
+    SYNCED = 2  # on the disk
+
+
+NEED_OF = {
+    Durability.EPHEMERAL: Need.PLACED,
+    Durability.MEMORY: Need.PLACED,
+    Durability.DISK: Need.WRITTEN,
+    Durability.FSYNC: Need.SYNCED,
+}
+
+
+class Entry:
+    """Something under way. Subclasses say what committed and failed mean."""
+
+    __slots__ = ("need", "ring_end", "size")
+
+    def __init__(self, need: Need) -> None:
+        self.need = need
+        self.ring_end = 0
+        self.size = 0
+
+    def committed(self) -> None:
+        """Stored as `need` demands."""
+
+    def failed(self, error: TopicdError) -> None:
+        """Not stored, never visible."""
+
+
+class ControlEntry(Entry):
+    __slots__ = ("_done", "_undo")
+
+    def __init__(
+        self,
+        need: Need,
+        done: Callable[[], None] | None = None,
+        undo: Callable[[TopicdError], None] | None = None,
+    ) -> None:
+        super().__init__(need)
+        self._done = done
+        self._undo = undo
+
+    def committed(self) -> None:
+        if self._done is not None:
+            self._done()
+
+    def failed(self, error: TopicdError) -> None:
+        if self._undo is not None:
+            self._undo(error)
+
+
+class Outlet:
+    def __init__(self, index: int, ring: RingProducer, bell: Doorbell) -> None:
+        self.index = index
+        self._ring = ring
+        self._bell = bell
+        self._written_queue: deque[Entry] = deque()
+        self._synced_queue: deque[Entry] = deque()
+        self._backlog: deque[tuple[deque[Part], Entry]] = deque()
+        self._visible: deque[tuple[int, list[Part]]] = deque()  # committed but not synced yet
+        self._epoch = 0
+        self._placed = ring.head
+        self._unflushed = False
+        self.backlog_bytes = 0
+        self.in_flight_bytes = 0
+
+    def open(self) -> None:
+        """Answer a failure that a predecessor left unanswered: nothing of it is under way any more."""
+        self._epoch = self._ring.failed_epoch
+        if self._ring.resync[0] != self._epoch:
+            self._ring.answer_failure(self._epoch)
+        self._placed = self._ring.head
+
+    @property
+    def refusal(self) -> StorageFailed | None:
+        """Why nothing can be stored now, if so."""
+        code = self._ring.read_only_errno
+        return _storage_failed(code) if code else None
+
+    @property
+    def idle(self) -> bool:
+        return not (self._written_queue or self._synced_queue or self._backlog)
+
+    @property
+    def everything_written(self) -> bool:
+        """Has the WAL shard taken all that was ever placed? (Also what a predecessor placed.)"""
+        return self._ring.written_pos >= self._ring.head
+
+    @property
+    def placed_pos(self) -> int:
+        return self._placed
+
+    @property
+    def settled_pos(self) -> int:
+        """Every entry that ends at or below this ring position was committed."""
+        starts = [
+            queue[0].ring_end - queue[0].size for queue in (self._written_queue, self._synced_queue) if queue
+        ]
+        return min(starts, default=self._placed)
+
+    def submit(self, parts: Sequence[Part], size: int, entry: Entry) -> None:
+        """Place whole frames, now or when there is room; tell() follows through the entry."""
+        entry.size = size
+        self.in_flight_bytes += size
+        if not self._backlog:
+            end = self._ring.try_write(parts)
+            if end is not None:
+                self._after_placing(entry, end, list(parts))
+                return
+        self._backlog.append((deque(parts), entry))
+        self.backlog_bytes += size
+
+    def flush(self) -> None:
+        """Wake the WAL shard for what was submitted since the last flush."""
+        if self._unflushed:
+            self._unflushed = False
+            self._bell.ring()
+
+    def collect(self) -> bool:
+        """Tell entries what the counters say; True if anything was told."""
+        # written before epoch: a failure moves written_pos after it has raised the epoch.
+        written, synced, epoch = self._ring.written_pos, self._ring.synced_pos, self._ring.failed_epoch
+        told = False
+        if epoch != self._epoch:
+            self._recover(epoch)
+            told = True
+        else:
+            told = self._release(self._synced_queue, synced)
+            told = self._release(self._written_queue, written) or told
+        self._forget_synced(synced)
+        if self._backlog:
+            self._push_backlog()
+            self.flush()
+        return told
+
+    def set_absorbed(self, position: int | None) -> None:
+        self._ring.set_absorbed(position)
+
+    # ---- placing ----
+
+    def _after_placing(self, entry: Entry, end: int, parts: list[Part]) -> None:
+        entry.ring_end = end
+        self._placed = end
+        self._unflushed = True
+        if entry.need is Need.SYNCED:
+            self._synced_queue.append(entry)
+            self._ring.want_sync(end)
+            return
+        self._visible.append((end, parts))
+        if entry.need is Need.WRITTEN:
+            self._written_queue.append(entry)
+            self._ring.want_write(end)
+        else:
+            self.in_flight_bytes -= entry.size
+            entry.committed()
+
+    def _push_backlog(self) -> None:
+        while self._backlog:
+            parts, entry = self._backlog[0]
+            if entry.size <= self._ring.capacity:
+                end = self._ring.try_write(parts)
+                if end is None:
+                    return
+            else:
+                pushed = self._push_pieces(parts)
+                if pushed is None:
+                    return
+                end = pushed
+            self._backlog.popleft()
+            self.backlog_bytes -= entry.size
+            self._after_placing(entry, end, list(parts))
+
+    def _push_pieces(self, parts: deque[Part]) -> int | None:
+        """More than the ring holds goes piece by piece; each part is whole frames and fits. None: wait for room.
+
+        Readers drop a batch whose last frame is missing, so a half-placed batch is no batch."""
+        end = None
+        while parts:
+            end = self._ring.try_write([parts[0]])
+            if end is None:
+                self._unflushed = True
+                return None
+            self._placed = end
+            parts.popleft()
+        return end
+
+    # ---- telling ----
+
+    def _release(self, queue: deque[Entry], position: int) -> bool:
+        told = False
+        while queue and queue[0].ring_end <= position:
+            entry = queue.popleft()
+            self.in_flight_bytes -= entry.size
+            entry.committed()
+            told = True
+        return told
+
+    def _forget_synced(self, synced: int) -> None:
+        visible = self._visible
+        while visible and visible[0][0] <= synced:
+            visible.popleft()
+
+    # ---- failure ----
+
+    def _recover(self, epoch: int) -> None:
+        """Fail what was not stored, answer the WAL shard, send again what readers may have seen."""
+        position, code = self._ring.failure
+        self._release(self._synced_queue, min(position, self._ring.synced_pos))
+        self._release(self._written_queue, position)
+        lost = [*self._synced_queue, *self._written_queue, *(entry for _, entry in self._backlog)]
+        unreleased = {id(entry) for entry in self._written_queue}
+        seen = [(end, parts) for end, parts in self._visible if end > position]
+        ends = {entry.ring_end for entry in self._written_queue if id(entry) in unreleased}
+        self._synced_queue.clear()
+        self._written_queue.clear()
+        self._backlog.clear()
+        self._visible.clear()
+        self.backlog_bytes = self.in_flight_bytes = 0
+        self._epoch = epoch
+        self._ring.answer_failure(epoch)
+        log.error("storage failed", extra={"wal": self.index, "errno": code, "entries": len(lost)})
+        # Newest first: each topic's head goes back step by step to where the oldest failed batch began.
+        error = _storage_failed(code)
+        for entry in sorted(lost, key=lambda e: e.ring_end or self._placed + 1, reverse=True):
+            entry.failed(error)
+        resync = control_frame(FrameType.RESYNC, 0, 0, 0, {"epoch": epoch})
+        self.submit([resync], len(resync), Entry(Need.PLACED))
+        for end, parts in seen:
+            if end not in ends:
+                self.submit(parts, sum(len(part) for part in parts), Entry(Need.PLACED))
+        self.flush()
+
+
+def _storage_failed(code: int) -> StorageFailed:
+    return StorageFailed(
+        f"the disk refused the write: {os.strerror(code)}",
+        errno=code,
+        reason=os.strerror(code),
+        retry_after_ms=500,
+    )

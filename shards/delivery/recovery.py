@@ -1,0 +1,395 @@
+"""Back to the state before the stop or the crash: snapshots, then segments, then the WAL. Promise: everything acknowledged
+is there in order; the same files give the same state every time; what cannot be read is reported and never served.
+
+The WAL files are only read, and only here; they are written by the WAL shards, which have settled their tails before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topicd import paths
+from topicd._native.interface import Run
+from topicd.errors import FormatError
+from topicd.frames import FrameType, control_body, core, parse_producer
+from topicd.model import TopicConfig
+from topicd.placement import delivery_shard, wal_shard
+from topicd.shards.delivery.cursors import Cursor
+from topicd.shards.delivery.deletion import note_tags
+from topicd.shards.delivery.tail import Blob
+from topicd.shards.delivery.topic import Damaged, Loss, Topic
+from topicd.shards.storage import recover as frame_search
+from topicd.shards.storage.load import load_segments
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.snapshot import SnapshotStore
+from topicd.shards.storage.topicdir import finish_deletes
+from topicd.shards.storage.walfile import Chunk, Damage, Group, LogReader, scan_group
+
+if TYPE_CHECKING:
+    from topicd.shards.delivery.actor import Actor
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass
+class _Pending:
+    """Frames of a batch whose last frame was not seen yet."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    first_seq: int = 0
+    count: int = 0
+    first_ts: int = 0
+
+
+@dataclass
+class Recovered:
+    topics: int = 0
+    replayed: int = 0
+    damage: list[str] = field(default_factory=list)
+
+
+class Recovery:
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._pending: dict[int, _Pending] = {}
+        self._known: set[int] = set()  # ids of all shards' topics
+        self._announced: dict[int, list[tuple[int, int, int, int]]] = {}  # producer frames before their batch
+        self.result = Recovered()
+
+    def run(self, progress: Progress, live_ends: dict[int, int]) -> Recovered:
+        """live_ends: for a WAL shard that is running, up to which LSN its files hold whole groups."""
+        self._load_snapshots()
+        progress(5, "snapshots")
+        self._load_segments()
+        progress(20, "segments")
+        self._replay(progress, live_ends)
+        for topic in list(self._actor.topics.by_name.values()):
+            self._finish(topic)
+        self.result.topics = len(self._actor.topics.by_name)
+        progress(100, "recovered")
+        return self.result
+
+    # ---- snapshots ----
+
+    def _load_snapshots(self) -> None:
+        """A snapshot is the last word on the names of its partition, whatever the number of shards was then."""
+        actor = self._actor
+        found: list[tuple[tuple[int, int], dict[str, Any]]] = []
+        for name in actor.fs.listdir(actor.data.meta):
+            shard = paths.parse_shard_dir(name)
+            if shard is None:
+                continue
+            store = SnapshotStore(actor.fs, actor.data.snapshots(shard))
+            newest = store.load_newest()
+            for problem in store.problems:
+                self._note_damage(f"snapshot passed over: {problem}")
+            if newest is not None:
+                number, body = newest
+                found.append(((int(body["run"]), number), body))
+        entries: dict[str, dict[str, Any]] = {}
+        for _, body in sorted(found, key=lambda item: item[0]):
+            shards, index = int(body["shards"]), int(body["shard"])
+            entries = {name: e for name, e in entries.items() if delivery_shard(name, shards) != index}
+            entries.update({str(entry["name"]): entry for entry in body["topics"]})
+        for name, entry in entries.items():
+            self._known.add(int(entry["id"]))
+            if delivery_shard(name, actor.delivery_shards) == actor.index:
+                self._restore(name, entry)
+
+    def _restore(self, name: str, entry: dict[str, Any]) -> None:
+        topic = self._make(
+            int(entry["id"]), name, TopicConfig.from_fields(entry["config"]), int(entry["created_ms"])
+        )
+        topic.earliest = int(entry["earliest"])
+        topic.evict_floor = int(entry["evict_floor"])
+        topic.losses = [Loss(*loss) for loss in entry["losses"]]
+        topic.delete_below = int(entry["delete_below"])
+        topic.reserved = topic.reserving = int(entry["reserved"])
+        topic.gone = Ranges((first, last) for first, last in entry["gone"])
+        topic.head = topic.visible = int(entry["head"]) if topic.ephemeral else 0
+        topic.last_ts = int(entry["last_ts"])
+        topic.damaged = [Damaged(*row) for row in entry["damaged"]]
+        topic.producers.restore(entry["producers"])
+        topic.consumers = {row[0]: Cursor(*row) for row in entry["consumers"]}
+
+    def _make(self, topic_id: int, name: str, config: TopicConfig, created_ms: int) -> Topic:
+        topic = Topic(topic_id, name, config, wal_shard(topic_id, self._actor.wal_shards), created_ms)
+        self._actor.topics.add(topic)
+        return topic
+
+    # ---- segments ----
+
+    def _load_segments(self) -> None:
+        for topic in self._actor.topics.by_name.values():
+            self._load_topic(topic)
+        if self._actor.index == 0:
+            finish_deletes(self._actor.fs, self._actor.data.topics)
+
+    def _load_topic(self, topic: Topic) -> None:
+        actor = self._actor
+        directory = actor.data.topic(topic.id)
+        if not actor.fs.exists(directory):
+            return
+        loaded = load_segments(actor.fs, directory)
+        topic.segments = loaded.segments
+        topic.marks = loaded.marks
+        for damage in loaded.damage:
+            self._note_damage(str(damage))
+            if not damage.repaired and damage.first_seq <= damage.last_seq:
+                topic.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
+        for first, last in loaded.gaps:
+            for a, b in topic.gone.missing(max(first, topic.delete_below, topic.evict_floor), last):
+                self._note_damage(f"topic {topic.name}: seqs {a} to {b} are in no segment")
+                topic.damaged.append(Damaged(a, b, "missing segment"))
+        if topic.segments:
+            topic.stored = topic.head = topic.visible = topic.segments[-1].last_seq
+            topic.last_ts = max(topic.last_ts, topic.segments[-1].last_ts)
+            self._index_active_tags(topic)
+
+    def _index_active_tags(self, topic: Topic) -> None:
+        info = topic.segments[-1]
+        if info.sealed or not info.count:
+            return
+        data = self._actor.segment_reader(topic, info).read(info.first_seq, info.last_seq)
+        for tag, seq in core.frame_tags(data, 0, len(data)):
+            topic.recent_tags.setdefault(tag, []).append(seq)
+
+    # ---- WAL ----
+
+    def _replay(self, progress: Progress, live_ends: dict[int, int]) -> None:
+        """Run by run: a topic may have lived in another WAL shard before the number of shards changed."""
+        actor = self._actor
+        chunks: list[tuple[int, int, Chunk]] = []
+        for name in actor.fs.listdir(actor.data.wal):
+            shard = paths.parse_shard_dir(name)
+            if shard is not None:
+                chunks += [(c.run, shard, c) for c in self._read_log(shard, live_ends.get(shard))]
+        chunks.sort(key=lambda item: item[:2])
+        total = sum(len(chunk.groups) for _, _, chunk in chunks) or 1
+        done = 0
+        for _, shard, chunk in chunks:
+            for group in chunk.groups:
+                self._replay_group(
+                    chunk.path, chunk.view, group, mine=shard % actor.delivery_shards == actor.index
+                )
+            done += len(chunk.groups)
+            progress(20 + 75 * done / total, "replay")
+            actor.checkpointer.relieve()
+
+    def _read_log(self, shard: int, up_to: int | None) -> list[Chunk]:
+        """A running WAL shard may have recycled a file between the listing and the reading: then look again."""
+        actor = self._actor
+        directory = actor.data.wal_shard(shard)
+        for attempt in range(5):
+            reader = LogReader(actor.fs, directory, actor.shard.boot.wal_seed, up_to_lsn=up_to)
+            try:
+                chunks = list(reader.chunks())
+            except FileNotFoundError:
+                continue
+            if up_to is None or not reader.end.damage or attempt == 4:
+                break
+        for damage in reader.end.damage:
+            self._keep_damaged(damage)
+        return chunks
+
+    def _keep_damaged(self, damage: Damage) -> None:
+        if self._actor.index == 0:
+            self._note_damage(f"WAL: {damage}")
+
+    def _replay_group(self, path: Path, view: memoryview, group: Group, *, mine: bool) -> None:
+        scan = scan_group(view, group)
+        for run in scan.runs:
+            self._apply(view, run)
+        at = scan.bad_at
+        while scan.problem:
+            if mine:
+                self._note_damage(
+                    f"WAL: {path}: bad frame at LSN {group.lsn + at - group.start} ({scan.problem})"
+                )
+            following = frame_search.next_frame(view[: group.end], at + 1, None)
+            if following is None or following >= group.end:
+                return
+            scan = scan_group(view, group._replace(start=following))
+            for run in scan.runs:
+                self._apply(view, run)
+            at = scan.bad_at
+
+    def _apply(self, view: memoryview, run: Run) -> None:
+        actor = self._actor
+        if run.type == FrameType.TOPIC_CREATE:
+            self._replay_create(view, run)
+            return
+        topic = actor.topics.by_id.get(run.topic_id)
+        if topic is None:
+            return
+        if run.type == FrameType.APPEND:
+            self._replay_append(topic, view, run)
+        elif run.type == FrameType.PRODUCER:
+            self._announced.setdefault(topic.id, []).append(parse_producer(view, run.start, run.end))
+            self._note_producers(topic)
+        else:
+            self._replay_control(topic, view, run)
+
+    def _replay_control(self, topic: Topic, view: memoryview, run: Run) -> None:
+        actor = self._actor
+        try:
+            body = control_body(view, run.start, run.end)
+        except FormatError as exc:
+            self._note_damage(f"topic {topic.name}: control frame cannot be read: {exc}")
+            return
+        if run.type == FrameType.TOPIC_DELETE:
+            actor.topics.forget(topic)
+            actor.checkpointer.note_deleted(topic)
+        elif run.type == FrameType.CONFIG_UPDATE:
+            topic.config = TopicConfig.from_fields(body["config"])
+        elif run.type == FrameType.DELETE:
+            self._settle(topic)
+            actor.deletion.replay(topic, body)
+        elif run.type == FrameType.EVICT_WATERMARK:
+            if int(body["evict_floor"]) > topic.evict_floor:
+                topic.evict_floor = int(body["evict_floor"])
+                topic.losses = [Loss(*loss) for loss in body["losses"]]
+        elif run.type == FrameType.HEAD_WATERMARK:
+            topic.reserved = topic.reserving = max(topic.reserved, int(body["reserved"]))
+        elif run.type == FrameType.CURSOR:
+            actor.cursors.replay(topic, body, run.first_ts)
+
+    def _replay_create(self, view: memoryview, run: Run) -> None:
+        actor = self._actor
+        self._known.add(run.topic_id)
+        if run.topic_id in actor.topics.by_id:
+            return
+        body = control_body(view, run.start, run.end)
+        name = str(body["name"])
+        if delivery_shard(name, actor.delivery_shards) != actor.index:
+            return
+        older = actor.topics.by_name.get(name)
+        if older is not None and older.id > run.topic_id:
+            return  # deleted and made again since: the snapshot knows the newer one
+        topic = self._make(
+            run.topic_id, name, TopicConfig.from_fields(body["config"]), int(body["created_ms"])
+        )
+        topic.reserved = topic.reserving = int(body.get("reserved", 0))
+        self._load_topic(topic)
+
+    # ---- appends ----
+
+    def _replay_append(self, topic: Topic, view: memoryview, run: Run) -> None:
+        last = run.first_seq + run.count - 1
+        if last <= topic.head:
+            return
+        pending = self._pending.get(topic.id)
+        start, first, count = run.start, run.first_seq, run.count
+        if first <= topic.head:
+            skip = topic.head + 1 - first
+            offsets = memoryview(core.frame_offsets(view, run.start, run.end)).cast("I")
+            start, first, count = run.start + offsets[skip], topic.head + 1, count - skip
+        expected = topic.head + 1 + (pending.count if pending is not None else 0)
+        if pending is not None and first != expected:
+            # The rest of that batch never came: a failure or a crash of its writer. It was not acknowledged.
+            self._pending.pop(topic.id)
+            pending = None
+        if first > topic.head + 1 and pending is None:
+            self._note_hole(topic, first)
+        whole_count = max(0, run.first_seq + run.whole_count - first)
+        if whole_count:
+            self._take_whole(topic, view[start : run.whole_end], first, whole_count, run, pending)
+            start, first, count = run.whole_end, first + whole_count, count - whole_count
+        if count:
+            self._hold(topic, view[start : run.end], first, count, run)
+
+    def _take_whole(
+        self, topic: Topic, frames: memoryview, first: int, count: int, run: Run, pending: _Pending | None
+    ) -> None:
+        first_ts = run.first_ts
+        if pending is not None:
+            self._pending.pop(topic.id)
+            data = b"".join([*pending.pieces, frames])
+            first, count, first_ts = pending.first_seq, pending.count + count, pending.first_ts
+        else:
+            data = bytes(frames)
+        offsets = memoryview(core.frame_offsets(data, 0, len(data))).cast("I")
+        blob = Blob(data, 0, len(data), first, offsets, first_ts, run.last_ts, topic.outlet, 0)
+        topic.tail.append(blob)
+        topic.head = topic.visible = blob.last_seq
+        topic.last_ts = max(topic.last_ts, run.last_ts)
+        topic.last_write_ms = run.last_ts
+        note_tags(topic, blob)
+        self._note_producers(topic)
+        self._actor.checkpointer.note_blob(topic, blob)
+        self.result.replayed += count
+
+    def _hold(self, topic: Topic, frames: memoryview, first: int, count: int, run: Run) -> None:
+        pending = self._pending.get(topic.id)
+        if pending is None:
+            pending = self._pending[topic.id] = _Pending(first_seq=first, first_ts=run.first_ts)
+        pending.pieces.append(bytes(frames))
+        pending.count += count
+
+    def _note_producers(self, topic: Topic) -> None:
+        """A producer frame counts once its batch is whole; one whose batch never came counts for nothing."""
+        announced = self._announced.pop(topic.id, [])
+        waiting = [mark for mark in announced[-1:] if mark[2] + mark[3] - 1 > topic.head]
+        for producer_id, batch_no, first_seq, count in announced:
+            if first_seq + count - 1 <= topic.head:
+                topic.producers.replay(producer_id, batch_no, first_seq, count)
+        if waiting:
+            self._announced[topic.id] = waiting
+
+    def _note_hole(self, topic: Topic, first: int) -> None:
+        """Seqs between what is there and the next frame: skipped on purpose below a reservation, else damage."""
+        low = topic.head + 1
+        if topic.head == 0 and not topic.segments:
+            low = max(low, topic.evict_floor, topic.delete_below)
+        if low < first:
+            for a, b in topic.gone.missing(low, first - 1):
+                self._note_damage(f"topic {topic.name}: seqs {a} to {b} are missing in the WAL")
+                topic.damaged.append(Damaged(a, b, "WAL"))
+        topic.head = topic.visible = first - 1
+
+    # ---- the end ----
+
+    def _settle(self, topic: Topic) -> None:
+        """Counts as they follow from what was loaded; needed before deletes are applied again."""
+        retention = self._actor.retention
+        floor = max(topic.earliest, topic.evict_floor, topic.delete_below)
+        if topic.segments:
+            floor = max(floor, topic.segments[0].first_seq)
+        elif (blob := topic.tail.first()) is not None:
+            floor = max(floor, blob.first_seq)
+        topic.earliest = retention.first_live(topic, floor)
+        topic.count, topic.bytes = retention.live_within(topic, topic.earliest, topic.visible)
+
+    def _finish(self, topic: Topic) -> None:
+        actor = self._actor
+        if topic.ephemeral:
+            topic.visible = topic.head
+            if topic.head:
+                topic.note_loss(topic.head + 1, "cap", topic.head + 1 - topic.evict_floor)
+            topic.earliest = topic.head + 1
+            topic.stored = topic.head
+            return
+        if actor.shard.boot.power_lost and topic.reserved > topic.head and topic.config.durability == "disk":
+            self._skip_reserved(topic)
+        self._settle(topic)
+        actor.retention.enforce(topic)
+        actor.cursors.free_acked(topic)
+
+    def _skip_reserved(self, topic: Topic) -> None:
+        """Power loss may have taken acknowledged records of a `disk` topic: their seqs are not given out again."""
+        log.warning(
+            "unsynced tail may be lost",
+            extra={"topic": topic.name, "first_seq": topic.head + 1, "last_seq": topic.reserved},
+        )
+        topic.gone.add(topic.head + 1, topic.reserved)
+        topic.head = topic.visible = topic.reserved
+
+    def _note_damage(self, what: str) -> None:
+        log.error("storage is damaged", extra={"damage": what})
+        self.result.damage.append(what)

@@ -1,0 +1,39 @@
+"""Seqs promised ahead. Promise: a seq that was acknowledged is never handed out again, even when power loss takes the
+unsynced tail of a `disk` topic: the log holds a synced mark above every seq that was given out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topicd.errors import TopicdError
+from topicd.frames import FrameType, control_frame
+from topicd.model import Durability
+from topicd.shards.delivery.outlet import ControlEntry, Need
+
+if TYPE_CHECKING:
+    from topicd.shards.delivery.actor import Actor
+    from topicd.shards.delivery.topic import Topic
+
+FIRST_BLOCK = 1_024
+_BLOCK_MAX = 1 << 20
+
+
+def reserve_seqs(actor: Actor, topic: Topic) -> None:
+    """Keep a synced mark well ahead of the head; a batch that overtakes it waits for the sync (see Topic.need_for)."""
+    if topic.config.durability != Durability.DISK or topic.head + topic.reserve_block // 2 <= topic.reserving:
+        return
+    # Blocks grow with the topic's pace: a busy topic pays one sync in many batches.
+    topic.reserve_block = min(max(2 * topic.reserve_block, 2 * (topic.head - topic.reserved)), _BLOCK_MAX)
+    wanted = topic.reserving = topic.head + topic.reserve_block
+
+    def confirmed() -> None:
+        topic.reserved = max(topic.reserved, wanted)
+
+    def refused(error: TopicdError) -> None:
+        topic.reserving = topic.reserved
+
+    frame = control_frame(
+        FrameType.HEAD_WATERMARK, topic.id, wanted, actor.clock.now_ms(), {"reserved": wanted}
+    )
+    actor.submit_control(topic, frame, ControlEntry(Need.SYNCED, confirmed, refused))

@@ -1,0 +1,117 @@
+"""Which bytes of a topic's tail go to which segment. Pure planning: no disk, no change of state.
+
+A segment is full at segment_max_records or segment_max_bytes; a hole in the seqs begins a new one too, for a segment
+is contiguous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from topicd.config import Settings
+from topicd.frames import core
+from topicd.shards.delivery.tail import Blob
+from topicd.shards.delivery.topic import Topic
+from topicd.shards.storage.checkpoint import AppendJob, SealJob
+from topicd.shards.storage.index import ENTRY_BYTES
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment import SegmentInfo
+
+
+@dataclass
+class Draft:
+    """One segment as it will be when the job is done."""
+
+    first_seq: int
+    old_count: int
+    old_bytes: int
+    created_ms: int
+    create: bool
+    first_ts: int = 0
+    last_ts: int = 0
+    data: list[memoryview] = field(default_factory=list)
+    index: list[bytes] = field(default_factory=list)
+    count: int = 0
+    bytes: int = 0
+    seal: bool = False
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+    def job(self, topic_dir: Path, dead: Ranges) -> AppendJob:
+        return AppendJob(
+            topic_dir,
+            self.first_seq,
+            self.old_bytes,
+            self.data,
+            b"".join(self.index),
+            self.old_count * ENTRY_BYTES,
+            create=self.create,
+            seal=SealJob(self.created_ms, dead) if self.seal else None,
+        )
+
+    def info(self) -> SegmentInfo:
+        return SegmentInfo(
+            self.first_seq, self.count, self.bytes, self.first_ts, self.last_ts, self.created_ms, sealed=False
+        )
+
+
+def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
+    """Drafts in seq order; together they hold every blob of the tail."""
+    drafts: list[Draft] = []
+    current = _reopen(topic)
+    if current is not None:
+        drafts.append(current)
+    for blob in topic.tail:
+        first = blob.first_seq
+        while first <= blob.last_seq:
+            if current is None or current.seal or first != current.last_seq + 1:
+                if current is not None:
+                    current.seal = True
+                current = Draft(first, 0, 0, now_ms, create=True, first_ts=blob.first_ts)
+                drafts.append(current)
+            first = _fill(current, blob, first, settings)
+    return [draft for draft in drafts if draft.data or draft.seal]
+
+
+def seal_only(topic: Topic) -> Draft | None:
+    """The active segment as it is, to be sealed because of its age."""
+    draft = _reopen(topic)
+    if draft is not None:
+        draft.seal = True
+    return draft
+
+
+def _reopen(topic: Topic) -> Draft | None:
+    if not topic.segments or topic.segments[-1].sealed:
+        return None
+    info = topic.segments[-1]
+    return Draft(
+        info.first_seq,
+        info.count,
+        info.data_bytes,
+        info.created_ms,
+        create=False,
+        first_ts=info.first_ts,
+        last_ts=info.last_ts,
+        count=info.count,
+        bytes=info.data_bytes,
+    )
+
+
+def _fill(draft: Draft, blob: Blob, first: int, settings: Settings) -> int:
+    """Take records from first on until the segment is full; the first seq that is left."""
+    last = min(blob.last_seq, first + max(1, settings.segment_max_records - draft.count) - 1)
+    start, end = blob.offset_of(first), blob.offset_of(last + 1)
+    while last > first and draft.bytes + end - start > settings.segment_max_bytes:
+        last = first + (last - first) // 2
+        end = blob.offset_of(last + 1)
+    draft.data.append(memoryview(blob.data)[start:end])
+    draft.index.append(core.index_entries(blob.data, start, end, draft.bytes))
+    draft.count += last - first + 1
+    draft.bytes += end - start
+    draft.last_ts = blob.last_ts
+    draft.seal = draft.count >= settings.segment_max_records or draft.bytes >= settings.segment_max_bytes
+    return last + 1

@@ -1,0 +1,326 @@
+"""One connection: cuts its bytes into messages, answers them, keeps its outbox bounded. Promise: whatever bytes arrive, this
+connection gets answers or is closed, and nobody else notices. Layout: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from topicd.errors import Internal, InvalidRequest, NotReady, Throttled, TopicdError
+from topicd.ipc.protocol import (
+    ANSWER,
+    APPENDED,
+    BULK_OPS,
+    CREDIT,
+    FETCHED,
+    HEADER,
+    LENGTH_FIELD,
+    MIN_LENGTH,
+    PERFORMANCE,
+    MessageFlag,
+    Op,
+    error_message,
+    header,
+    map_message,
+)
+from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE
+from topicd.shards.delivery.append import AppendEntry
+from topicd.shards.delivery.outlet import Need
+from topicd.shards.delivery.reading import Answer
+from topicd.shards.delivery.requests import HANDLERS
+from topicd.shards.delivery.watch import LongPoll, Subscription
+
+if TYPE_CHECKING:
+    from topicd.shards.delivery.actor import Actor
+    from topicd.shards.delivery.topic import Topic
+
+log = logging.getLogger(__name__)
+
+_BUFFER = 64 * KIB
+_FLUSH_NOW = 64 * KIB
+_MESSAGES_PER_READ_MAX = 4_096
+# An append answer in one go: header and body.
+_APPENDED_MESSAGE = struct.Struct(HEADER.format + APPENDED.format[1:])
+_APPENDED_LENGTH = MIN_LENGTH + APPENDED.size
+
+
+class Session(asyncio.BufferedProtocol):
+    def __init__(self, actor: Actor) -> None:
+        self.actor = actor
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._out: list[Any] = []
+        self._out_bytes = 0
+        self._paused = False
+        self.greeted = False
+        self.waiting_since = 0.0  # a message has been incomplete since then; 0.0: none is
+        self.in_flight = 0
+        self.subscriptions: dict[int, Subscription] = {}
+        self.long_polls: set[LongPoll] = set()
+        self.peer = ""
+
+    # ---- transport ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._transport.set_write_buffer_limits(high=self.actor.settings.outbox_bytes)  # type: ignore[union-attr]
+        self.waiting_since = self.actor.clock.monotonic()
+        refusal = self.actor.admit(self, transport.get_extra_info("socket"))
+        if refusal is not None:
+            self.refused(0, refusal)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._out.clear()
+        for poll in list(self.long_polls):
+            poll.cancel()
+        for subscription in self.subscriptions.values():
+            subscription.close()
+        self.subscriptions.clear()
+        self.actor.sessions.discard(self)
+
+    def pause_writing(self) -> None:
+        # The peer does not read: take no more requests from it, push nothing more to it.
+        self._paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._transport is not None:
+            self._transport.resume_reading()
+            for subscription in self.subscriptions.values():
+                subscription.resume()
+
+    @property
+    def write_blocked(self) -> bool:
+        return self._paused or self._transport is None or self._out_bytes > self.actor.settings.outbox_bytes
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self.flush()
+            self._transport.close()
+
+    # ---- input ----
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._end == len(self._buffer):
+            self._make_room()
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        try:
+            self._cut()
+        except TopicdError as exc:
+            self.refused(0, exc)
+            self.close()
+        except Exception:
+            log.exception("request failed")
+            self.refused(0, Internal("the request failed inside the daemon; its log says why"))
+            self.close()
+        self.actor.flush_later(self)
+
+    def _make_room(self) -> None:
+        """Move the incomplete message to the front; double the buffer while it is longer than that."""
+        held = bytes(self._view[self._start : self._end])
+        size = (
+            max(_BUFFER, min(2 * len(held), MAX_MESSAGE + LENGTH_FIELD)) if len(held) >= _BUFFER else _BUFFER
+        )
+        self._view.release()
+        self._buffer = bytearray(size)
+        self._buffer[: len(held)] = held
+        self._view = memoryview(self._buffer)
+        self._start, self._end = 0, len(held)
+
+    def _cut(self) -> None:
+        view = self._view
+        start, end = self._start, self._end
+        while end - start >= HEADER.size:
+            length, op, flags, request_id = HEADER.unpack_from(view, start)
+            allowed = MAX_MESSAGE if op in BULK_OPS else MAX_CONTROL_MESSAGE
+            if not MIN_LENGTH <= length <= allowed:
+                raise InvalidRequest(
+                    f"message length {length} for op 0x{op:02x} is outside {MIN_LENGTH} to {allowed}"
+                )
+            following = start + LENGTH_FIELD + length
+            if following > end:
+                break
+            body = view[start + HEADER.size : following]
+            self._handle(op, flags, request_id, body)
+            body.release()
+            start = following
+            if self._transport is None:
+                return
+        self.waiting_since = 0.0 if start == end and self.greeted else self.actor.clock.monotonic()
+        self._start = start
+        if start == end:
+            self._start = self._end = 0
+            if len(self._buffer) > 4 * _BUFFER:
+                self._view.release()
+                self._buffer = bytearray(_BUFFER)
+                self._view = memoryview(self._buffer)
+
+    def _handle(self, op: int, flags: int, request_id: int, body: memoryview) -> None:
+        try:
+            if not self.greeted and op != Op.HELLO:
+                raise InvalidRequest("the first message must be HELLO")
+            if op == Op.APPEND:
+                self._append(flags, request_id, body)
+            elif op == Op.CREDIT:
+                self._credit(body)
+            else:
+                handler = HANDLERS.get(op)
+                if handler is None:
+                    raise InvalidRequest(f"unknown op 0x{op:02x}")
+                handler(self, flags, request_id, body)
+        except TopicdError as exc:
+            self.refused(request_id, exc)
+
+    def _append(self, flags: int, request_id: int, body: memoryview) -> None:
+        limit = self.actor.settings.max_inflight_per_connection
+        if self.in_flight >= limit:
+            raise Throttled(
+                f"{self.in_flight} writes of this connection are under way, {limit} are allowed",
+                limit="max_inflight_per_connection",
+                retry_after_ms=20,
+            )
+        if self.actor.draining:
+            raise NotReady("the daemon is stopping", retry_after_ms=500)
+        self.in_flight += 1
+        try:
+            self.actor.appender.append(self, request_id, flags, body)
+        except TopicdError:
+            self.in_flight -= 1
+            raise
+
+    def _credit(self, body: memoryview) -> None:
+        if len(body) != CREDIT.size:
+            raise InvalidRequest(f"CREDIT has {CREDIT.size} bytes of body, not {len(body)}")
+        sub_id, credit = CREDIT.unpack(body)
+        subscription = self.subscriptions.get(sub_id)
+        if subscription is not None:
+            subscription.grant(credit)
+
+    # ---- output ----
+
+    def write(self, data: Any) -> None:
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def flush(self) -> None:
+        out = self._out
+        if not out:
+            return
+        if self._transport is None or self._transport.is_closing():
+            out.clear()
+        elif len(out) == 1:
+            self._transport.write(out[0])
+        elif self._out_bytes < _FLUSH_NOW:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+        self._out = []
+        self._out_bytes = 0
+
+    def answer(self, op: int, request_id: int, body: dict[str, Any]) -> None:
+        self.write(map_message(op | ANSWER, request_id, body))
+        self.actor.flush_later(self)
+
+    def notice(self, request_id: int, body: dict[str, Any]) -> None:
+        self.write(map_message(Op.NOTICE, request_id, body))
+        self.actor.flush_later(self)
+
+    def appended(
+        self, request_id: int, flags: int, first_seq: int, count: int, head: int, entry: AppendEntry
+    ) -> None:
+        self.in_flight -= 1
+        extra = self._performance(entry) if flags & MessageFlag.PERFORMANCE else b""
+        self._write_appended(request_id, flags, first_seq, count, head, extra)
+
+    def deduped(self, request_id: int, flags: int, first_seq: int, count: int, head: int) -> None:
+        self.in_flight -= 1
+        extra = PERFORMANCE.pack(0, 0, 0, 0, 0) if flags & MessageFlag.PERFORMANCE else b""
+        self._write_appended(request_id, flags, first_seq, count, head, extra)
+
+    def _write_appended(
+        self, request_id: int, flags: int, first_seq: int, count: int, head: int, extra: bytes
+    ) -> None:
+        self.write(
+            _APPENDED_MESSAGE.pack(
+                _APPENDED_LENGTH + len(extra),
+                Op.APPEND | ANSWER,
+                flags & MessageFlag.DEDUPED,
+                request_id,
+                first_seq,
+                count,
+                head,
+            )
+            + extra
+        )
+        self.actor.flush_later(self)
+
+    def _performance(self, entry: AppendEntry) -> bytes:
+        total = (self.actor.clock.monotonic() - entry.started_at) * 1000
+        synced = entry.need is Need.SYNCED
+        return PERFORMANCE.pack(total, 0.0 if synced else total, total if synced else 0.0, 0, 0.0)
+
+    def refused(self, request_id: int, error: TopicdError) -> None:
+        self.write(error_message(request_id, error))
+        self.actor.flush_later(self)
+
+    def append_refused(self, request_id: int, error: TopicdError) -> None:
+        self.in_flight -= 1
+        self.refused(request_id, error)
+
+    def fetched(self, request_id: int, flags: int, topic: Topic, answer: Answer) -> None:
+        performance = None
+        if flags & MessageFlag.PERFORMANCE:
+            performance = {
+                "server_total_ms": 0.0,
+                "wal_append_ms": 0.0,
+                "fsync_ms": 0.0,
+                "records_scanned": answer.examined,
+                "throttle_wait_ms": 0.0,
+            }
+        self._write_frames(Op.FETCH | ANSWER, request_id, topic, answer, performance)
+        self.actor.flush_later(self)
+
+    def push(self, sub_id: int, topic: Topic, answer: Answer) -> None:
+        self._write_frames(Op.PUSH, sub_id, topic, answer, None)
+        if self._out_bytes >= _FLUSH_NOW:
+            self.flush()
+
+    def _write_frames(
+        self, op: int, request_id: int, topic: Topic, answer: Answer, performance: dict[str, Any] | None
+    ) -> None:
+        flags = 0 if answer.next_from < topic.visible else MessageFlag.CAUGHT_UP
+        extra = b""
+        if answer.tombstone is not None or performance is not None:
+            body: dict[str, Any] = {}
+            if answer.tombstone is not None:
+                flags |= MessageFlag.TOMBSTONE
+                body["tombstone"] = answer.tombstone.to_wire()
+            if performance is not None:
+                flags |= MessageFlag.PERFORMANCE
+                body["performance"] = performance
+            extra = msgpack.packb(body)
+        fixed = FETCHED.pack(
+            topic.id, answer.next_from, topic.visible, topic.earliest, answer.count, len(extra)
+        )
+        self.write(header(op, flags, request_id, len(fixed) + len(extra) + answer.bytes) + fixed + extra)
+        for part in answer.parts:
+            self.write(part)
+
+
+Handler = Callable[[Session, int, int, memoryview], None]

@@ -1,0 +1,196 @@
+"""The process of one delivery shard: recover, listen, turn, and on stop drain, checkpoint and leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+from typing import Any
+
+import uvloop
+
+from topicd import _native
+from topicd.clock import Clock, ManualClock, SystemClock
+from topicd.config import Settings
+from topicd.ipc import control, unixsock
+from topicd.ipc.ring import RingProducer
+from topicd.ipc.slots import Slots
+from topicd.ipc.walstate import WalState
+from topicd.paths import ring_shm, wal_state_shm
+from topicd.shards import runtime
+from topicd.shards.delivery.actor import Actor
+from topicd.shards.delivery.outlet import Outlet
+from topicd.shards.delivery.recovery import Recovery
+from topicd.shards.delivery.session import Session
+from topicd.shards.runtime import Shard
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 512
+_DRAIN_S = 5.0
+
+
+def make_clock(settings: Settings) -> Clock:
+    return ManualClock(SystemClock().now_ms()) if settings.test_clock else SystemClock()
+
+
+def serve(shard: Shard) -> None:
+    uvloop.run(DeliveryShard(shard).run())
+
+
+class DeliveryShard:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._stop = asyncio.Event()
+        self._wal_ready = asyncio.Event()
+
+    async def run(self) -> None:
+        shard, info = self._shard, self._shard.boot
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        outlets = [
+            Outlet(
+                wal,
+                RingProducer.attach(ring_shm(info.instance, wal, info.index), info.instance),
+                self._bell(wal),
+            )
+            for wal in range(info.wal_shards)
+        ]
+        self._actor = Actor(shard, loop, outlets)
+        self._actor.topics.add_ids(info.first_id, info.end_id)
+        loop.add_reader(shard.channel.fileno(), self._take_messages)
+        self._take_messages()  # some may have come with the boot message
+        await self._either(self._wal_ready, self._stop)
+        if self._stop.is_set():
+            return
+        await self._recover()
+        await self._listen()
+        self._serve_bell()
+        heart = asyncio.create_task(self._heartbeat())
+        shard.serving()
+        await self._stop.wait()
+        await self._drain()
+        heart.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await heart
+
+    def _bell(self, wal: int) -> Any:
+        return self._shard.bell_of(control.WAL, wal)
+
+    @staticmethod
+    async def _either(*events: asyncio.Event) -> None:
+        tasks = [asyncio.ensure_future(event.wait()) for event in events]
+        _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+
+    # ---- start ----
+
+    async def _recover(self) -> None:
+        """Not even history is absorbed until the first checkpoint: WAL shards keep every file meanwhile."""
+        actor, shard = self._actor, self._shard
+        for outlet in actor.outlets:
+            outlet.set_absorbed(None)
+            outlet.open()
+        await self._wait_until_written()
+        shard.stats.state = "recovering"
+        shard.stats.publish({"recovery_percent": 0})
+        result = Recovery(actor).run(self._progress, self._live_ends())
+        actor.damage = result.damage
+        if result.topics or result.damage:
+            log.info(
+                "recovered",
+                extra={"topics": result.topics, "records": result.replayed, "damage": len(result.damage)},
+            )
+        actor.checkpointer.open()
+        # What recovery built stays; keep the collector from walking it again and again.
+        gc.collect()
+        gc.freeze()
+
+    async def _wait_until_written(self) -> None:
+        """A predecessor's bytes may still be in the rings: they belong to the log that is about to be read."""
+        while any(not outlet.everything_written for outlet in self._actor.outlets):
+            await asyncio.sleep(0.002)
+
+    def _live_ends(self) -> dict[int, int]:
+        info = self._shard.boot
+        ends = {}
+        for wal in range(info.wal_shards):
+            page = Slots.attach(wal_state_shm(info.instance, wal), info.instance)
+            payload = page.read()
+            if payload is not None:
+                ends[wal] = WalState.unpack(payload).lsn
+            page.close()
+        return ends
+
+    def _progress(self, percent: float, what: str) -> None:
+        self._shard.progress(percent, what)
+        self._shard.stats.publish({"recovery_percent": round(percent, 1)})
+
+    async def _listen(self) -> None:
+        actor, shard = self._actor, self._shard
+        path = shard.run.delivery_socket(shard.boot.index)
+        sock = unixsock.listen(path, shard.settings.mode, _BACKLOG)
+        self._server = await actor.loop.create_unix_server(lambda: Session(actor), sock=sock)
+
+    def _serve_bell(self) -> None:
+        actor = self._actor
+        actor.loop.add_reader(self._shard.bell.fd, actor.doorbell)
+        actor.doorbell()
+        if not _native.is_native:
+            self._poll_bell()
+
+    def _poll_bell(self) -> None:
+        self._actor.doorbell()
+        self._actor.loop.call_later(runtime.PURE_POLL_S, self._poll_bell)
+
+    # ---- life ----
+
+    def _take_messages(self) -> None:
+        for message in runtime.messages(self._shard.channel):
+            event = message.get("event")
+            if event == "stop":
+                self._stop.set()
+                self._actor.loop.remove_reader(self._shard.channel.fileno())
+            elif event == "wal_ready":
+                self._wal_ready.set()
+            elif event == "ids":
+                self._actor.topics.add_ids(int(message["start"]), int(message["end"]))
+            elif event == "reload":
+                self._reload(message["settings"])
+
+    def _reload(self, wire: dict[str, Any]) -> None:
+        settings = Settings.from_wire(wire)
+        self._shard.settings = self._actor.settings = settings
+        logging.getLogger().setLevel(settings.log_level.upper())
+
+    async def _heartbeat(self) -> None:
+        actor, shard = self._actor, self._shard
+        while True:
+            due = actor.loop.time() + runtime.HEARTBEAT_S
+            shard.stats.publish(actor.counters())
+            await asyncio.sleep(runtime.HEARTBEAT_S)
+            actor.loop_lag_ms = round((actor.loop.time() - due) * 1000, 3)
+            actor.close_stalled()
+            actor.checkpointer.tick()
+
+    # ---- stop ----
+
+    async def _drain(self) -> None:
+        """Take nothing new, let what is under way end, make everything durable."""
+        actor = self._actor
+        self._shard.stats.state = "draining"
+        actor.draining = True
+        self._server.close()
+        deadline = actor.loop.time() + _DRAIN_S
+        while not all(outlet.idle for outlet in actor.outlets) and actor.loop.time() < deadline:
+            await asyncio.sleep(0.005)
+        await actor.checkpointer.close()
+        for session in list(actor.sessions):
+            session.close()
+        await asyncio.sleep(0)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._shard.run.delivery_socket(self._shard.boot.index))

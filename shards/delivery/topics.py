@@ -1,0 +1,182 @@
+"""The topics of one shard: by name and by id, how they come into being, change and go.
+
+Promise: a change answers only after its control frame is stored as the topic's class demands; a change that could
+not be stored leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from topicd.errors import Conflict, Throttled, TopicdError, TopicNotFound, WrongShard
+from topicd.frames import FrameType, control_frame
+from topicd.limits import LIST_PAGE_MAX
+from topicd.model import Durability, TopicConfig, check_topic_name
+from topicd.placement import delivery_shard, wal_shard
+from topicd.shards.delivery.outlet import NEED_OF, ControlEntry, Need
+from topicd.shards.delivery.reservation import FIRST_BLOCK
+from topicd.shards.delivery.topic import Topic
+
+if TYPE_CHECKING:
+    from topicd.shards.delivery.actor import Actor
+
+log = logging.getLogger(__name__)
+
+Done = Callable[[Topic | None, TopicdError | None], None]
+_IDS_LOW = 256
+
+
+class Topics:
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[int, Topic] = {}
+        self._creating: dict[str, list[Done]] = {}
+        self._ids: list[tuple[int, int]] = []
+        self._asked = False
+
+    # ---- ids ----
+
+    def add_ids(self, start: int, end: int) -> None:
+        self._asked = False
+        if start < end:
+            self._ids.append((start, end))
+
+    def _next_id(self) -> int:
+        left = sum(end - start for start, end in self._ids)
+        if left <= _IDS_LOW and not self._asked:
+            self._asked = True
+            self._actor.ask_for_ids()
+        if not self._ids:
+            raise Throttled(
+                "no topic id is at hand; more are on their way", limit="topic_ids", retry_after_ms=50
+            )
+        start, end = self._ids[0]
+        if start + 1 < end:
+            self._ids[0] = (start + 1, end)
+        else:
+            self._ids.pop(0)
+        return start
+
+    # ---- look-up ----
+
+    def get(self, name: str) -> Topic:
+        topic = self.by_name.get(name)
+        if topic is None:
+            self.check_owned(name)
+            raise TopicNotFound(f"no topic named {name!r}", topic=name)
+        return topic
+
+    def check_owned(self, name: str) -> None:
+        owner = delivery_shard(check_topic_name(name), self._actor.delivery_shards)
+        if owner != self._actor.index:
+            raise WrongShard(
+                f"topic {name!r} belongs to shard {owner}, this is {self._actor.index}", shard=owner
+            )
+
+    def page(self, prefix: str, after: str, limit: int) -> tuple[list[Topic], str | None]:
+        names = sorted(name for name in self.by_name if name.startswith(prefix))
+        start = bisect_right(names, after) if after else 0
+        page = names[start : start + min(limit, LIST_PAGE_MAX)]
+        more = start + len(page) < len(names)
+        return [self.by_name[name] for name in page], page[-1] if more and page else None
+
+    # ---- changes ----
+
+    def create(self, name: str, config: TopicConfig, done: Done) -> None:
+        """Make the topic; concurrent makers of one name share the outcome."""
+        self.check_owned(name)
+        if name in self._creating:
+            self._creating[name].append(done)
+            return
+        actor = self._actor
+        limit = actor.share_of(actor.settings.max_topics)
+        if limit is not None and len(self.by_name) + len(self._creating) >= limit:
+            raise Throttled(
+                f"this shard holds {len(self.by_name)} topics, its share of max_topics is {limit}",
+                limit="max_topics",
+                retry_after_ms=1_000,
+            )
+        topic_id = self._next_id()
+        outlet = actor.outlets[wal_shard(topic_id, actor.wal_shards)]
+        if (refusal := outlet.refusal) is not None:
+            raise refusal
+        now = actor.clock.now_ms()
+        topic = Topic(topic_id, name, config, outlet.index, now)
+        self._creating[name] = [done]
+
+        def born() -> None:
+            self.add(topic)
+            actor.note_new_topic(topic)
+            for tell in self._creating.pop(name):
+                tell(topic, None)
+
+        def stillborn(error: TopicdError) -> None:
+            for tell in self._creating.pop(name):
+                tell(None, error)
+
+        body: dict[str, Any] = {"name": name, "config": config.to_fields(), "created_ms": now}
+        # The first block of seqs is reserved with the birth, so the birth is synced.
+        need = Need.WRITTEN
+        if config.durability in (Durability.DISK, Durability.FSYNC):
+            need = Need.SYNCED
+            topic.reserved = topic.reserving = body["reserved"] = FIRST_BLOCK
+        self._log_change(topic, FrameType.TOPIC_CREATE, body, ControlEntry(need, born, stillborn))
+
+    def add(self, topic: Topic) -> None:
+        self.by_name[topic.name] = topic
+        self.by_id[topic.id] = topic
+
+    def configure(self, topic: Topic, fields: Any, done: Done) -> None:
+        before = topic.config
+        config = before.updated(fields)
+        if config == before:
+            done(topic, None)
+            return
+        if (before.durability == Durability.EPHEMERAL) != (
+            config.durability == Durability.EPHEMERAL
+        ) and topic.head:
+            raise Conflict("durability of a topic that has records cannot change to or from ephemeral")
+
+        def changed() -> None:
+            topic.config = config
+            self._actor.note_config(topic)
+            done(topic, None)
+
+        body = {"config": config.to_fields()}
+        need = max(
+            NEED_OF[Durability(before.durability)], NEED_OF[Durability(config.durability)], Need.WRITTEN
+        )
+        self._log_change(
+            topic, FrameType.CONFIG_UPDATE, body, ControlEntry(need, changed, lambda error: done(None, error))
+        )
+
+    def delete(self, topic: Topic, *, if_empty: bool, done: Done) -> None:
+        if if_empty and (topic.count or topic.pending_count):
+            raise Conflict(f"topic {topic.name!r} holds {topic.count} records", count=topic.count)
+        topic.live = False
+
+        def gone() -> None:
+            self.forget(topic)
+            self._actor.note_deleted(topic)
+            done(topic, None)
+
+        def kept(error: TopicdError) -> None:
+            topic.live = True
+            done(None, error)
+
+        need = max(NEED_OF[Durability(topic.config.durability)], Need.WRITTEN)
+        self._log_change(topic, FrameType.TOPIC_DELETE, {}, ControlEntry(need, gone, kept))
+
+    def forget(self, topic: Topic) -> None:
+        topic.live = False
+        self.by_id.pop(topic.id, None)
+        if self.by_name.get(topic.name) is topic:
+            del self.by_name[topic.name]
+
+    def _log_change(self, topic: Topic, kind: FrameType, body: dict[str, Any], entry: ControlEntry) -> None:
+        frame = control_frame(kind, topic.id, topic.head, self._actor.clock.now_ms(), body)
+        self._actor.submit_control(topic, frame, entry)

@@ -1,0 +1,294 @@
+"""The blocking client. Promise: every call returns what happened, or raises an error of topicd.errors;
+restarts of the daemon within the timeout are waited out, and nothing is stored twice because of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from topicd.client.backoff import Tempo
+from topicd.client.batch import ReadResult, fetched_from
+from topicd.client.connection import Connection
+from topicd.client.directory import SUPERVISOR
+from topicd.client.engine import Engine, find_daemon
+from topicd.client.records import Published
+from topicd.client.serial import (
+    Match,
+    Serializer,
+    Start,
+    cursor,
+    encode_many,
+    encode_one,
+    label,
+    match_wire,
+    milliseconds,
+    nodes_wire,
+    serializer,
+)
+from topicd.client.subscription import Wanted
+from topicd.client.topics import Deleted, TopicInfo, TopicState, config_of, info
+from topicd.client.watch import OnGap, Watch
+from topicd.client.wire import checked_key, number, packed
+from topicd.errors import InvalidRequest
+from topicd.ipc.protocol import FETCH, MessageFlag, Op
+from topicd.limits import LIST_PAGE_MAX, LONG_POLL_MS_MAX, MIB
+from topicd.model import TopicConfig
+
+DEFAULT_TIMEOUT_S = 30.0
+MAX_CONNECTIONS = 32
+
+
+def connect(
+    target: str | os.PathLike[str] | None = None,
+    *,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    wait: float = 0.0,
+    node: str | None = None,
+    token: str | None = None,
+    serializer: str | Serializer = "json",
+    max_connections: int = MAX_CONNECTIONS,
+    tempo: Tempo | None = None,
+) -> Client:
+    """A client of the daemon at target: a socket, a unix:// URL or a run directory. Without one:
+    TOPICD_SOCKET, then $XDG_RUNTIME_DIR/topicd, /run/topicd and ./var/run.
+
+    `timeout` bounds every operation including its repetitions; `wait` is how long a daemon may take to
+    appear; `node` is written into every record that names none.
+
+    >>> with topicd.connect() as client:
+    ...     seq = client.publish("orders", {"id": 7})
+    """
+    tempo = tempo or Tempo()
+    directory = find_daemon(target, os.environ, timeout=timeout, token=token, wait=wait, tempo=tempo)
+    engine = Engine(directory, tempo=tempo, timeout=timeout, token=token, max_connections=max_connections)
+    return Client(engine, node=node, serializer=serializer)
+
+
+class Client:
+    """Made by `topicd.connect`. Safe to use from many threads: each call borrows a connection of its own."""
+
+    def __init__(
+        self, engine: Engine, *, node: str | None = None, serializer: str | Serializer = "json"
+    ) -> None:
+        self._engine = engine
+        self._node = label(node, "node")
+        self._serialize = _serializer(serializer)
+
+    # ---- writing ----
+
+    def publish(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        meta: dict[str, Any] | None = None,
+        key: str | bytes | None = None,
+    ) -> int:
+        """Stores one record and returns its seq. A record with a `key` that was used within the topic's
+        idempotency window is not stored again; the seq is that of the first.
+
+        >>> client.publish("orders", b"hello", tag="greeting")
+        1
+        """
+        frames = encode_one(data, tag, node or self._node, meta, self._serialize)
+        return self._engine.append(topic, frames, 1, b"" if key is None else checked_key(key)).first_seq
+
+    def publish_many(
+        self,
+        topic: str,
+        records: Sequence[Any],
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+    ) -> Published:
+        """Stores a list of bytes (fastest), text, JSON values, `Record`s or (data, tag, node, meta) tuples,
+        in order.
+
+        Up to 10,000 records and 64 MiB are one batch: all of it is stored or nothing. Longer lists are
+        several.
+
+        >>> client.publish_many("orders", [b"a", b"b", b"c"]).count
+        3
+        """
+        if not isinstance(records, list | tuple):
+            records = list(records)
+        if not records:
+            raise InvalidRequest("publish_many needs at least one record")
+        batches = encode_many(records, label(tag, "tag"), label(node, "node") or self._node, self._serialize)
+        answers = [self._engine.append(topic, frames, count) for frames, count in batches]
+        last = answers[-1]
+        return Published(
+            first_seq=answers[0].first_seq,
+            last_seq=last.first_seq + last.stored - 1,
+            count=sum(answer.stored for answer in answers),
+            deduped=any(answer.deduped for answer in answers),
+            performance=last.performance,
+        )
+
+    # ---- reading ----
+
+    def read(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        limit: int = 0,
+        max_bytes: int = 0,
+        wait: float = 0.0,
+        match: Match = None,
+        nodes: str | Sequence[str] | None = None,
+        from_time: datetime | None = None,
+        metadata_only: bool = False,
+        performance: bool = False,
+        epoch: int | None = None,
+    ) -> ReadResult:
+        """Records with a seq above from_seq, oldest first, up to limit and max_bytes (0: the daemon's
+        defaults).
+
+        `wait` is how long to wait for a first record. `match` takes a tag, or a beginning with a trailing
+        star. `nodes` names origins whose records are left out. `epoch` is the topic_id the cursor belongs
+        to: if the topic was created anew since, the answer says so and begins at its start.
+
+        >>> client.read("orders", 1).payloads()
+        [b'a', b'b', b'c']
+        """
+        filters = _filters(match, nodes, from_time, epoch)
+        flags = MessageFlag.METADATA_ONLY if metadata_only else MessageFlag(0)
+        if performance:
+            flags |= MessageFlag.PERFORMANCE
+        if filters:
+            flags |= MessageFlag.FILTER
+        ends = self._engine.tempo.monotonic() + wait
+        while True:
+            left = max(0.0, ends - self._engine.tempo.monotonic()) if wait else 0.0
+            wait_ms = min(int(left * 1000), LONG_POLL_MS_MAX)
+            request = (cursor(from_seq), _u32("limit", limit), _u32("max_bytes", max_bytes), wait_ms)
+            found = self._fetch(topic, request, filters, int(flags), wait_ms / 1000)
+            if len(found) or found.tombstone is not None or left <= wait_ms / 1000:
+                return found
+
+    def _fetch(
+        self, topic: str, request: tuple[int, int, int, int], filters: bytes, flags: int, wait: float
+    ) -> ReadResult:
+        def attempt(connection: Connection, topic_id: int) -> ReadResult:
+            arrived = connection.exchange(Op.FETCH, FETCH.pack(topic_id, *request) + filters, flags)
+            return ReadResult(topic, fetched_from(arrived, connection.inbox.buffer))
+
+        return self._engine.with_topic(topic, attempt, create=False, timeout=self._engine.timeout + wait)
+
+    def watch(
+        self,
+        topics: str | list[str] | tuple[str, ...],
+        start: Start = "latest",
+        *,
+        on_gap: OnGap = "yield",
+        match: Match = None,
+        nodes: str | list[str] | None = None,
+        batch_bytes: int = MIB,
+    ) -> Watch:
+        """Records of a topic, of a list of topics, or of all topics that begin like `"orders.*"`, as they
+        are stored.
+
+        `start` is latest, earliest, a seq (exclusive) or a datetime. Where records were removed before they
+        were read, a `Gap` comes in their place; `on_gap="raise"` raises RecordsMissed instead, a function
+        is called with it.
+        """
+        if self._engine.closed:
+            raise InvalidRequest("the client is closed")
+        wanted = Wanted(topics, start, match, nodes)
+        return Watch(self._engine, wanted, on_gap=on_gap, batch_bytes=batch_bytes).open()
+
+    # ---- topics ----
+
+    def state(self, topic: str, *, touch: bool = True) -> TopicState:
+        return info(TopicState, self._engine.call(topic, Op.STATE, {"topic": topic, "touch": touch}))
+
+    def configure(self, topic: str, **config: Any) -> TopicConfig:
+        """Creates the topic or changes the given fields; returns the whole configuration.
+
+        >>> client.configure("orders", durability="fsync", cap_records=1_000_000).durability
+        'fsync'
+        """
+        TopicConfig.from_fields(config)
+        answer = self._engine.call(topic, Op.CONFIGURE, {"topic": topic, "config": config})
+        return config_of(answer.get("config"))
+
+    def topics(self, prefix: str = "") -> Iterator[TopicInfo]:
+        """All topics whose name begins with prefix, sorted by name, fetched page by page."""
+        pages = [self._topics_of(shard, prefix) for shard in self._engine.directory.shards()]
+        return heapq.merge(*pages, key=lambda topic: topic.topic)
+
+    def _topics_of(self, shard: int, prefix: str) -> Iterator[TopicInfo]:
+        after: Any = ""
+        while after is not None:
+            request = {"prefix": prefix, "after": after, "limit": LIST_PAGE_MAX}
+            page = self._engine.call_shard(shard, Op.LIST, request)
+            for entry in page.get("topics") or []:
+                yield info(TopicInfo, entry)
+            after = page.get("next")
+
+    def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
+        """Removes records for good: those below before_seq, those whose tag matches, or those that are
+        both."""
+        if before_seq is None and match is None:
+            raise InvalidRequest("delete needs before_seq, match or both; delete_topic removes everything")
+        request: dict[str, Any] = {"topic": topic}
+        if before_seq is not None:
+            request["before_seq"] = cursor(before_seq)
+        if match is not None:
+            request["match"] = match_wire(match)
+        return info(Deleted, self._engine.call(topic, Op.DELETE_RECORDS, request))
+
+    def delete_topic(self, topic: str, *, if_empty: bool = False) -> int:
+        """Removes the topic with everything in it; the id it had."""
+        answer = self._engine.call(topic, Op.DELETE_TOPIC, {"topic": topic, "if_empty": if_empty})
+        return number(answer, "topic_id")
+
+    # ---- the daemon ----
+
+    def status(self) -> dict[str, Any]:
+        """The daemon's processes, their state and counters."""
+        return self._engine.call_shard(SUPERVISOR, Op.STATUS, {})
+
+    def ping(self) -> float:
+        """Seconds there and back."""
+        began = self._engine.tempo.monotonic()
+        self._engine.call_shard(SUPERVISOR, Op.PING, {})
+        return self._engine.tempo.monotonic() - began
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+_serializer = serializer
+
+
+def _filters(
+    match: Match, nodes: str | Sequence[str] | None, from_time: datetime | None, epoch: int | None
+) -> bytes:
+    given: dict[str, Any] = {
+        "match": match_wire(match),
+        "nodes": nodes_wire(nodes),
+        "from_ts": None if from_time is None else milliseconds(from_time),
+        "epoch": epoch,
+    }
+    present = {name: value for name, value in given.items() if value is not None}
+    return packed(present) if present else b""
+
+
+def _u32(what: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 0xFFFFFFFF:
+        raise InvalidRequest(f"{what} must be an integer from 0 to {0xFFFFFFFF}, not {value!r:.100}")
+    return value

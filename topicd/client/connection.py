@@ -1,0 +1,216 @@
+"""A blocking connection: one request, one answer. Used by one thread at a time.
+
+Timeouts are the kernel's (SO_RCVTIMEO), so that a call is one send and one receive and nothing else. A
+connection whose answer did not come is closed: the answer to an old request is never taken for that to a
+new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+from topicd.client.inbox import Arrived, Inbox
+from topicd.client.wire import (
+    ACK,
+    ACK_LENGTH,
+    ACK_OP,
+    DEDUPED_FLAG,
+    ERROR_OP,
+    Appended,
+    Hello,
+    answer_map,
+    append_head,
+    error_of,
+    packed,
+    parse_ack,
+    parse_hello,
+)
+from topicd.errors import ConnectionLost, FormatError, TopicdError
+from topicd.ipc import unixsock
+from topicd.ipc.protocol import ANSWER, PROTOCOL_VERSION, Op, message
+from topicd.limits import MIB
+
+CLIENT_NAME = "topicd-python"
+# Above this, head and frames are sent as two pieces instead of being joined.
+JOIN_UP_TO = 32 * 1024
+_TIMEVAL = struct.Struct("@ll")
+_SEND_BUFFER = 2 * MIB
+
+
+def dial(path: str | os.PathLike[str], timeout: float, token: str | None = None) -> Connection:
+    """Connected, greeted and ready. Raises ConnectionLost or what the daemon refused with."""
+    try:
+        sock = unixsock.connect(Path(path), timeout)
+    except OSError as exc:
+        raise ConnectionLost(f"cannot connect to {os.fspath(path)}: {exc.strerror or exc}") from exc
+    connection = Connection(sock, timeout)
+    try:
+        connection.greet(token)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def hello_request(token: str | None) -> dict[str, Any]:
+    request: dict[str, Any] = {"version": PROTOCOL_VERSION, "client": CLIENT_NAME}
+    if token is not None:
+        request["token"] = token
+    return request
+
+
+class Connection:
+    def __init__(self, sock: socket.socket, timeout: float) -> None:
+        # Blocking for Python, bounded by the kernel.
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        self.sock = sock
+        self.inbox = Inbox()
+        self.closed = False
+        self.hello: Hello | None = None
+        self._request_id = 0
+        self._timeout = 0.0
+        self.set_timeout(timeout)
+
+    def set_timeout(self, seconds: float | None) -> None:
+        """How long a send or a receive may take; None: for ever."""
+        wanted = 0.0 if seconds is None else max(0.001, seconds)
+        if wanted == self._timeout:
+            return
+        self._timeout = wanted
+        raw = _TIMEVAL.pack(int(wanted), int(wanted % 1 * 1_000_000))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, raw)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, raw)
+
+    def greet(self, token: str | None) -> None:
+        self.hello = parse_hello(self.call(Op.HELLO, hello_request(token)))
+
+    def next_id(self) -> int:
+        self._request_id = self._request_id % 0xFFFFFFFF + 1
+        return self._request_id
+
+    def call(self, op: int, body: dict[str, Any]) -> dict[str, Any]:
+        """A request and an answer that are msgpack maps."""
+        return answer_map(self.exchange(op, packed(body)).body())
+
+    def exchange(self, op: int, body: bytes, flags: int = 0) -> Arrived:
+        """The answer's bytes are valid until the next use of the connection. Raises the daemon's error."""
+        request_id = self.next_id()
+        try:
+            self.send(message(op, request_id, body, flags))
+            return self.answer(request_id, op | ANSWER)
+        except TopicdError:
+            raise
+        except BaseException:
+            # Interrupted in between: the answer may still come and would be taken for the next one's.
+            self.close()
+            raise
+
+    def append(  # noqa: PLR0917 (hot)
+        self, topic_id: int, producer_id: int, number: int, count: int, frames: bytearray, key: bytes = b""
+    ) -> Appended:
+        request_id = self._request_id = self._request_id % 0xFFFFFFFF + 1
+        head = append_head(request_id, topic_id, producer_id, number, count, len(frames), key)
+        try:
+            if len(frames) <= JOIN_UP_TO:
+                self.sock.sendall(head + frames)
+            else:
+                self.send_parts([head, frames])
+            inbox = self.inbox
+            size = self.sock.recv_into(inbox.window())
+            if size == ACK.size:
+                length, op, flags, answered, first_seq, stored, head_seq = ACK.unpack_from(inbox.buffer)
+                if op == ACK_OP and length == ACK_LENGTH and answered == request_id:
+                    return Appended(first_seq, stored, head_seq, bool(flags & DEDUPED_FLAG), None)
+            self._received(size)
+            arrived = self.answer(request_id, ACK_OP)
+            return parse_ack(arrived.flags, arrived.buffer, arrived.start, arrived.end)
+        except OSError as exc:
+            raise self._lost(exc) from exc
+        except TopicdError:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, data: bytes) -> None:
+        try:
+            self.sock.sendall(data)
+        except OSError as exc:
+            raise self._lost(exc) from exc
+
+    def send_parts(self, parts: list[bytes | bytearray | memoryview]) -> None:
+        """Everything of every part, without joining them. Raises OSError."""
+        sent = self.sock.sendmsg(parts)
+        for part in parts:
+            if sent >= len(part):
+                sent -= len(part)
+                continue
+            self.sock.sendall(memoryview(part)[sent:])
+            sent = 0
+
+    def receive(self) -> Arrived:
+        """The next message, whatever it is; blocks until it is there or the timeout has passed."""
+        while (arrived := self._take()) is None:
+            try:
+                size = self.sock.recv_into(self.inbox.window())
+            except OSError as exc:
+                raise self._lost(exc) from exc
+            self._received(size)
+        return arrived
+
+    def answer(self, request_id: int, op: int) -> Arrived:
+        arrived = self.receive()
+        if arrived.op == ERROR_OP and arrived.request_id in (request_id, 0):
+            error = self._error(arrived)
+            if arrived.request_id == 0:
+                self.close()
+            raise error
+        if arrived.op != op or arrived.request_id != request_id:
+            self.close()
+            raise FormatError(
+                f"the daemon answered op 0x{arrived.op:02x} of request {arrived.request_id} "
+                f"where op 0x{op:02x} of request {request_id} was due"
+            )
+        return arrived
+
+    def _error(self, arrived: Arrived) -> TopicdError:
+        try:
+            return error_of(arrived.body())
+        except FormatError:
+            self.close()
+            raise
+
+    def _take(self) -> Arrived | None:
+        try:
+            return self.inbox.take()
+        except FormatError:
+            self.close()
+            raise
+
+    def _received(self, size: int) -> None:
+        if not size:
+            raise self._lost(None)
+        self.inbox.received(size)
+
+    def _lost(self, exc: OSError | None) -> ConnectionLost:
+        self.close()
+        if exc is None:
+            return ConnectionLost("the daemon closed the connection")
+        if isinstance(exc, BlockingIOError):
+            return ConnectionLost(f"the daemon did not answer within {self._timeout:g} s")
+        return ConnectionLost(f"the connection to the daemon broke: {exc.strerror or exc}")
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(OSError):
+            # Wakes a thread that is blocked in receive.
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()

@@ -1,0 +1,302 @@
+"""A blocking watch: records and gaps as they happen, across restarts of the daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeAlias
+
+from topicd.client.backoff import Patience
+from topicd.client.batch import Batch, fetched_from
+from topicd.client.connection import Connection
+from topicd.client.engine import Engine
+from topicd.client.records import Gap, Record, RecordsMissed
+from topicd.client.subscription import Subscription, Wanted
+from topicd.client.wire import answer_map, packed
+from topicd.errors import ConnectionLost, FormatError, InvalidRequest, TopicdError, TopicNotFound, WrongShard
+from topicd.ipc.protocol import ANSWER, Op, message
+from topicd.limits import LIST_PAGE_MAX
+
+OnGap: TypeAlias = Literal["yield", "raise"] | Callable[[Gap], Any]
+Event: TypeAlias = Record | Gap
+
+WINDOW_BATCHES = 4
+
+
+def checked_on_gap(on_gap: OnGap) -> OnGap:
+    if on_gap not in ("yield", "raise") and not callable(on_gap):
+        raise InvalidRequest(f"on_gap must be yield, raise or a function, not {on_gap!r:.100}")
+    return on_gap
+
+
+class Feed:
+    """One shard's part of a watch: the subscription and the connection it has at present."""
+
+    def __init__(self, engine: Engine, shard: int, subscription: Subscription) -> None:
+        self.shard = shard
+        self.subscription = subscription
+        self.connection: Connection | None = None
+        self._engine = engine
+        self._resumed = False
+
+    def open(self, timeout: float) -> None:
+        """Connects and subscribes. Raises what the daemon refuses with."""
+        connection = self._engine.dial(self.shard, timeout)
+        try:
+            if self.subscription.pattern is not None:
+                self._list(connection)
+            while unlisted := self._subscribe(connection):
+                for name in unlisted:
+                    self.subscription.known(name, fresh=True)
+                connection.call(Op.UNSUBSCRIBE, {"subscription": self.subscription.request_id})
+        except BaseException:
+            connection.close()
+            raise
+        connection.set_timeout(None)
+        self.connection = connection
+        self._resumed = True
+
+    def _subscribe(self, connection: Connection) -> list[str]:
+        request = packed(self.subscription.request())
+        while True:
+            request_id = connection.next_id()
+            connection.send(message(Op.SUBSCRIBE, request_id, request))
+            try:
+                arrived = connection.answer(request_id, Op.SUBSCRIBE | ANSWER)
+            except TopicNotFound:
+                # Watching may begin before the first record is written; what was deleted later stays deleted.
+                if self._resumed or not self._create(connection):
+                    raise
+                continue
+            return self.subscription.accepted(answer_map(arrived.body()), request_id)
+
+    def _create(self, connection: Connection) -> bool:
+        created = False
+        for name in self.subscription.cursors:
+            answer = connection.call(Op.OPEN, {"topic": name, "create": True})
+            created = created or bool(answer.get("created"))
+        return created
+
+    def _list(self, connection: Connection) -> None:
+        prefix = (self.subscription.pattern or "").removesuffix("*")
+        after: Any = ""
+        while after is not None:
+            page = connection.call(Op.LIST, {"prefix": prefix, "after": after, "limit": LIST_PAGE_MAX})
+            for entry in page.get("topics") or []:
+                self.subscription.known(str(entry["topic"]), fresh=self._resumed)
+            after = page.get("next")
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+class Watch:
+    """Iterate it for `Record` and `Gap` events, or `batches()` for whole batches. Use it in one thread;
+    `close` may come from any.
+
+    >>> with client.watch("orders", start="earliest") as events:    # doctest: +SKIP
+    ...     for event in events:
+    ...         print(event)
+    """
+
+    def __init__(self, engine: Engine, wanted: Wanted, *, on_gap: OnGap, batch_bytes: int) -> None:
+        self._engine = engine
+        self._wanted = wanted
+        self._on_gap = checked_on_gap(on_gap)
+        self._window = WINDOW_BATCHES * batch_bytes
+        self._feeds: dict[int, Feed] = {}
+        self._selector: selectors.BaseSelector | None = None
+        self._ready: deque[tuple[Feed, Connection, Batch] | TopicdError] = deque()
+        self._records: Iterator[Record] = iter(())
+        self._looked_at: tuple[Feed, Connection, Batch] | None = None
+        self._closed = False
+
+    # ---- life ----
+
+    def open(self) -> Watch:
+        """Subscribes; from here on nothing is missed."""
+        self._plan()
+        for feed in list(self._feeds.values()):
+            self._restore(feed)
+        return self
+
+    def _plan(self) -> None:
+        directory = self._engine.directory
+        if self._wanted.pattern is not None:
+            groups: dict[int, list[str]] = {shard: [] for shard in directory.shards()}
+        else:
+            groups = {}
+            for name in self._wanted.names:
+                groups.setdefault(directory.shard_of(name), []).append(name)
+        known = {name: c for feed in self._feeds.values() for name, c in feed.subscription.cursors.items()}
+        if known and self._wanted.pattern is not None:
+            for name in known:
+                groups.setdefault(directory.shard_of(name), []).append(name)
+        for feed in self._feeds.values():
+            feed.close()
+        self._feeds = {}
+        for shard, names in groups.items():
+            subscription = Subscription(self._wanted, names, self._window)
+            # Cursors outlive a change of shards.
+            subscription.cursors.update({name: known[name] for name in names if name in known})
+            self._feeds[shard] = Feed(self._engine, shard, subscription)
+
+    def _restore(self, lost: Feed) -> None:
+        patience = Patience(self._engine.tempo, self._engine.timeout)
+        todo = [lost]
+        while todo and not self._closed:
+            try:
+                todo[-1].open(patience.remaining())
+                todo.pop()
+            except WrongShard as exc:
+                patience.pause(exc)
+                self._plan()
+                todo = list(self._feeds.values())
+            except TopicdError as exc:
+                patience.pause(exc)
+        self._register()
+
+    def _register(self) -> None:
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None
+        if len(self._feeds) > 1:
+            self._selector = selectors.DefaultSelector()
+            for feed in self._feeds.values():
+                if feed.connection is not None:
+                    self._selector.register(feed.connection.sock, selectors.EVENT_READ, feed)
+
+    def close(self) -> None:
+        self._closed = True
+        for feed in list(self._feeds.values()):
+            feed.close()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- events ----
+
+    def __iter__(self) -> Watch:
+        return self
+
+    def __next__(self) -> Event:
+        for record in self._records:
+            return record
+        while True:
+            batch = self._next_batch()
+            self._records = iter(batch.records)
+            gap = batch.gap
+            if gap is not None and self._shall_yield(gap):
+                return gap
+            for record in self._records:
+                return record
+
+    def batches(self) -> Iterator[Batch]:
+        """Whole batches; `batch.gap` tells what is missing before its first record."""
+        return _Batches(self)
+
+    def cursors(self) -> dict[str, int]:
+        """The last seq that arrived (not: was iterated), by topic."""
+        return {n: c.from_seq for feed in self._feeds.values() for n, c in feed.subscription.cursors.items()}
+
+    def _shall_yield(self, gap: Gap) -> bool:
+        if self._on_gap == "raise":
+            raise RecordsMissed(gap)
+        if self._on_gap == "yield":
+            return True
+        self._on_gap(gap)
+        return False
+
+    def _next_batch(self) -> Batch:
+        self._return_credit()
+        while not self._ready:
+            if self._closed:
+                raise StopIteration
+            for feed in self._readable():
+                self._receive(feed)
+        found = self._ready.popleft()
+        if isinstance(found, TopicdError):
+            raise found
+        self._looked_at = found
+        return found[2]
+
+    def _readable(self) -> list[Feed]:
+        if self._selector is None:
+            return list(self._feeds.values())
+        # What came along with an earlier message makes no socket readable.
+        begun = [f for f in self._feeds.values() if f.connection is not None and f.connection.inbox.pending]
+        return begun or [key.data for key, _ in self._selector.select()]
+
+    def _receive(self, feed: Feed) -> None:
+        """Blocks for one message of this feed, then takes along whatever has arrived behind it."""
+        connection, subscription = feed.connection, feed.subscription
+        try:
+            if connection is None:
+                raise ConnectionLost("not connected")
+            arrived = connection.receive()
+            while True:
+                if arrived.op == Op.PUSH:
+                    batch = subscription.pushed(fetched_from(arrived, connection.inbox.buffer))
+                    if len(batch) or batch.tombstone is not None:
+                        self._ready.append((feed, connection, batch))
+                elif arrived.op == Op.NOTICE:
+                    self._notice(subscription.noticed(answer_map(arrived.body())))
+                else:
+                    raise FormatError(f"the daemon sent op 0x{arrived.op:02x} to a subscriber")
+                more = connection.inbox.take()
+                if more is None:
+                    return
+                arrived = more
+        except FormatError:
+            self.close()
+            raise
+        except (ConnectionLost, WrongShard):
+            if not self._closed:
+                feed.close()
+                self._restore(feed)
+
+    def _notice(self, error: TopicdError | None) -> None:
+        if error is None:
+            return
+        if error.retriable:
+            raise ConnectionLost(f"the subscription ended: {error.message}")
+        self._ready.append(error)
+
+    def _return_credit(self) -> None:
+        if self._looked_at is None:
+            return
+        feed, connection, batch = self._looked_at
+        self._looked_at = None
+        if feed.connection is not connection:
+            return  # A new connection began with full credit.
+        credit = feed.subscription.consumed(batch.nbytes)
+        if credit:
+            # A broken connection shows at the next receive.
+            with contextlib.suppress(ConnectionLost):
+                connection.send(credit)
+
+
+class _Batches:
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._held: Batch | None = None
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._held is None:
+            self._held = self._watch._next_batch()
+            gap = self._held.gap
+            if gap is not None:
+                # May raise; the batch behind the gap comes with the next call.
+                self._watch._shall_yield(gap)
+        batch, self._held = self._held, None
+        return batch
