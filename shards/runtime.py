@@ -1,7 +1,7 @@
 """The life of any shard: boot from what the supervisor says, turn until told to stop, drain, leave.
 
-Promise: a shard leaves when the supervisor's channel closes, ignores the terminal's SIGINT (the supervisor decides),
-and treats SIGTERM like the supervisor's stop.
+Promise: a shard leaves when the supervisor's channel closes, ignores the terminal's SIGINT (the supervisor
+decides), and treats SIGTERM like the supervisor's stop.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def boot(make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock(
 def run(
     main: Callable[[Shard], None], make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock()
 ) -> None:
-    """The body of a shard's __main__: what the user can act on is one line, what is our fault is a traceback in the log."""
+    """The body of a shard's __main__. What a user can act on is one line; what is our fault is a traceback in the log."""
     shard = boot(make_clock)
     try:
         main(shard)

@@ -1,7 +1,7 @@
 """The delivery shard as an actor: its state, and what the parts of it tell each other. One thread, no locks.
 
-A turn: bytes arrive or the doorbell rings; entries are told their outcome; topics that moved tell their followers; sessions
-flush; the WAL shards are rung. Everything else is a timer.
+A turn: bytes arrive or the doorbell rings; entries are told their outcome; topics that moved tell their
+followers; sessions flush; the WAL shards are rung. Everything else is a timer.
 """
 
 from __future__ import annotations
@@ -95,17 +95,19 @@ class Actor:
         bell = self.shard.bell
         bell.awake()
         while True:
-            told = False
-            for outlet in self.outlets:
-                told = outlet.collect() or told
-            self._end_turn()
-            if told:
+            if self._collect():
                 continue
             bell.announce()
-            if not any([outlet.collect() for outlet in self.outlets]):
-                self._end_turn()
+            if not self._collect():
                 return
             bell.awake()
+
+    def _collect(self) -> bool:
+        told = False
+        for outlet in self.outlets:
+            told = outlet.collect() or told
+        self._end_turn()
+        return told
 
     def schedule_flush(self, outlet: Outlet) -> None:
         self._outlets_to_flush.add(outlet)

@@ -1,5 +1,5 @@
-"""From a client's batch to the ring. Promise: everything is checked before a seq is assigned, and a batch that cannot be
-stored leaves no trace; nothing is visible before its class is met.
+"""From a client's batch to the ring. Promise: everything is checked before a seq is assigned, and a batch that
+cannot be stored leaves no trace; nothing is visible before its class is met.
 """
 
 from __future__ import annotations
@@ -152,27 +152,17 @@ class Appender:
 
     def _check_caps(self, topic: Topic, count: int, content: int) -> None:
         config = topic.config
-        for cap, size, used, what in (
-            (config.cap_records, count, topic.count + topic.pending_count, "records"),
-            (config.cap_bytes, content, topic.bytes + topic.pending_bytes, "bytes"),
-        ):
+        for cap, size, what in ((config.cap_records, count, "records"), (config.cap_bytes, content, "bytes")):
             if not cap:
                 continue
             if size > cap:
-                raise InvalidRequest(
-                    f"one write of {size} {what} is larger than the whole cap of {cap} {what}"
-                )
-            if config.discard == "reject" and used + size > cap:
+                raise InvalidRequest(f"one write of {size} {what} is larger than the whole cap of {cap} {what}")
+            if config.discard == "reject" and _used(topic, what) + size > cap:
                 self._actor.retention.expire(topic)
-                used = (
-                    topic.count + topic.pending_count
-                    if what == "records"
-                    else topic.bytes + topic.pending_bytes
-                )
+                used = _used(topic, what)
                 if used + size > cap:
-                    raise TopicFull(
-                        f"topic {topic.name} holds {used} {what} of {cap}", cap=cap, used=used, what=what
-                    )
+                    message = f"topic {topic.name} holds {used} {what} of {cap}"
+                    raise TopicFull(message, cap=cap, used=used, what=what)
 
     def _assign(
         self, topic: Topic, frames: bytearray, count: int, producer_id: int, batch_no: int, key: bytes
@@ -238,6 +228,12 @@ class Appender:
             waiting.waiters.append((replier, request_id, flags))
             return
         replier.deduped(request_id, flags, first_seq, count, topic.visible)
+
+
+def _used(topic: Topic, what: str) -> int:
+    if what == "records":
+        return topic.count + topic.pending_count
+    return topic.bytes + topic.pending_bytes
 
 
 def pieces(blob: Blob, piece: int) -> list[memoryview]:

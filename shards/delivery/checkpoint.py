@@ -1,5 +1,6 @@
-"""From memory to segments and snapshots, beside the work of the shard. Promise: the WAL is told to forget something only after
-it is in synced segments and in the metadata snapshot before the newest one, so that a corrupt newest one costs nothing.
+"""From memory to segments and snapshots, beside the work of the shard. Promise: the WAL is told to forget
+something only after it is in synced segments and in the metadata snapshot before the newest one, so that a
+corrupt newest one costs nothing.
 
 The threads get bytes and paths; every change of state happens here, in the actor's thread, when they are done.
 """

@@ -1,5 +1,6 @@
-"""Named durable consumers: cursors in the log. Promise: an acknowledgement is stored as the topic's class says before it is
-answered; with `retain: acked` what every consumer acknowledged is deleted, silently, and what any has not is kept.
+"""Named durable consumers: cursors in the log. Promise: an acknowledgement is stored as the topic's class says
+before it is answered; with `retain: acked` what every consumer acknowledged is deleted, silently, and what any
+has not is kept.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Cursors:
         """retain: acked. A topic nobody consumes by name keeps everything."""
         if topic.config.retain != "acked" or not topic.consumers:
             return
-        through = min(min(cursor.acked for cursor in topic.consumers.values()), topic.visible)
+        through = min(topic.visible, *(cursor.acked for cursor in topic.consumers.values()))
         if through >= topic.earliest:
             self._actor.deletion.delete_through(topic, through)
 

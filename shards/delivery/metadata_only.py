@@ -13,8 +13,8 @@ def without_data(frames: Buffer) -> bytes:
     out = []
     for seq, ts, node, tag, _, _ in core.decode_frames(frames, 0, len(frames)):
         flags = (FrameFlag.NODE if node else 0) | (FrameFlag.TAG if tag else 0)
-        node, tag = node or b"", tag or b""
-        length = HEADER.size - 4 + len(node) + len(tag) + len(_NO_CHECKSUM)
-        head = HEADER.pack(length, FrameType.APPEND, flags, 0, seq, ts, len(node), len(tag), 0)
-        out.append(head + node + tag + _NO_CHECKSUM)
+        names = (node or b"") + (tag or b"")
+        length = HEADER.size - 4 + len(names) + len(_NO_CHECKSUM)
+        head = HEADER.pack(length, FrameType.APPEND, flags, 0, seq, ts, len(node or b""), len(tag or b""), 0)
+        out.append(head + names + _NO_CHECKSUM)
     return b"".join(out)

@@ -1,5 +1,6 @@
-"""Reads: from a cursor to raw frame ranges, over segments and tail alike. Promise: nothing deleted, expired, excluded or
-damaged is ever handed out; what cap or TTL took is reported by one tombstone; next_from_seq is the last seq examined.
+"""Reads: from a cursor to raw frame ranges, over segments and tail alike. Promise: nothing deleted, expired,
+excluded or damaged is ever handed out; what cap or TTL took is reported by one tombstone; next_from_seq is the
+last seq examined.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Giving disk space back. Promise: a segment goes only after a durable snapshot explains its absence, whole dead ones by
-unlink, half-dead ones by a rewrite beside them; reads never notice.
+"""Giving disk space back. Promise: a segment goes only after a durable snapshot explains its absence, whole dead
+ones by unlink, half-dead ones by a rewrite beside them; reads never notice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Back to the state before the stop or the crash: snapshots, then segments, then the WAL. Promise: everything acknowledged
-is there in order; the same files give the same state every time; what cannot be read is reported and never served.
+"""Back to the state before the stop or the crash: snapshots, then segments, then the WAL. Promise: everything
+acknowledged is there in order; the same files give the same state every time; what cannot be read is reported
+and never served.
 
-The WAL files are only read, and only here; they are written by the WAL shards, which have settled their tails before.
+The WAL files are only read, and only here; they are written by the WAL shards, which have settled their tails
+before.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""One connection: cuts its bytes into messages, answers them, keeps its outbox bounded. Promise: whatever bytes arrive, this
-connection gets answers or is closed, and nobody else notices. Layout: docs/protocol.md.
+"""One connection: cuts its bytes into messages, answers them, keeps its outbox bounded. Promise: whatever bytes
+arrive, this connection gets answers or is closed, and nobody else notices. Layout: docs/protocol.md.
 """
 
 from __future__ import annotations

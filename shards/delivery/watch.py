@@ -1,5 +1,5 @@
-"""Those who wait for records: long polls and subscriptions. Promise: a subscriber gets every record once and in order, or a
-tombstone; one that does not read costs a cursor, never memory, and nobody else notices.
+"""Those who wait for records: long polls and subscriptions. Promise: a subscriber gets every record once and in
+order, or a tombstone; one that does not read costs a cursor, never memory, and nobody else notices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The bytes of WAL files: groups of frames. Promise: a group is read whole or not at all, and an end of the log is told
-from damage in its middle. Bytes: docs/formats.md.
+"""The bytes of WAL files: groups of frames. Promise: a group is read whole or not at all, and an end of the log is
+told from damage in its middle. Bytes: docs/formats.md.
 
-Every group says up to which LSN the log was synced when it was written. A bad place below such a mark was durable
-once, so it is damage and is reported; a bad place above every mark is the torn tail of a crash and is cut.
+Every group says up to which LSN the log was synced when it was written. A bad place below such a mark was
+durable once, so it is damage and is reported; a bad place above every mark is the torn tail of a crash and is
+cut.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ def scan_group(view: memoryview, group: Group) -> GroupScan:
 
 
 def find_end(fs: Fs, directory: Path, seed: int) -> ShardEnd:
-    """Where to go on writing. Groups above the last synced LSN are checked frame by frame: the first bad one is torn."""
+    """Where to go on writing. Groups above the last synced LSN are checked by frame; the first bad one is torn."""
     reader = LogReader(fs, directory, seed)
     tail: list[tuple[WalFile, memoryview, Group]] = []
     for chunk in reader.chunks():

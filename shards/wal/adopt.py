@@ -1,5 +1,6 @@
-"""What a new run does with the WAL of the previous one. Promise: bytes that a killed run left in its rings reach the log
-before anything is served, and directories beyond the present number of shards are kept until they are absorbed.
+"""What a new run does with the WAL of the previous one. Promise: bytes that a killed run left in its rings reach
+the log before anything is served, and directories beyond the present number of shards are kept until they are
+absorbed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The log of one WAL shard: where the next group goes, and which file is next. Promise: after append() returns the
-group is in the file, after sync() everything appended survives power loss; a file whose sync failed is never written
-again. Knows files and LSNs, no rings.
+group is in the file, after sync() everything appended survives power loss; a file whose sync failed is never
+written again. Knows files and LSNs, no rings.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class WalLog:
         self.synced_lsn = self.lsn
 
     def forget_append(self, lsn: int) -> None:
-        """An append failed: the next one goes where it stood. Its header is wiped so that no part of it is ever read."""
+        """An append failed: the next one goes where it stood. Its header is wiped so that it is never read."""
         self.lsn = lsn
         if self._active is None:
             return

@@ -1,0 +1,77 @@
+# topicd: `make run` starts the daemon on ./var, `make test` proves that it works. Both set everything up first.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.PHONY: run test quick unit lint fmt docs bench bench-deps faults crash mutants fuzz clean setup
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+CODE   := topicd ipc shards cli tests benchmarks docs
+
+ROUNDS ?= 100
+SEED   ?=
+COUNT  ?= 100000
+ONLY   ?=
+PEERS  ?=
+QUICK  ?=
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml setup.py requirements.lock $(wildcard topicd/_native/*.c topicd/_native/*.h)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "topicd needs Python 3.11 or newer; set PYTHON=…" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+run: setup
+	@exec $(BIN)/topicd
+
+test: setup
+	$(BIN)/python -m pytest
+
+# Under a minute: what to run before each commit.
+quick: setup lint
+	$(BIN)/python -m pytest tests/unit tests/contract -m "not slow" -x
+	$(BIN)/python -m pytest tests/process/test_smoke.py -x
+
+unit: setup
+	$(BIN)/python -m pytest tests/unit tests/contract
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p topicd
+	$(BIN)/mypy benchmarks
+
+fmt: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: setup
+	$(BIN)/python -m docs.generate
+
+bench: setup
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PEERS),--peers $(PEERS))
+
+bench-deps:
+	apt-get install -y redis-server nats-server strace
+
+# Every filesystem call of every mutating operation, crashed and failed.
+faults: setup
+	$(BIN)/python -m tests.faults --full $(if $(SEED),--seed $(SEED))
+
+# A real daemon, random SIGKILL, an oracle of what was acknowledged.
+crash: setup
+	$(BIN)/python -m tests.crash --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# Removes one safeguard at a time and checks that a test notices.
+mutants: setup
+	$(BIN)/python -m tests.mutants
+
+fuzz: setup
+	$(BIN)/python -m tests.process.fuzz --count $(COUNT) $(if $(SEED),--seed $(SEED))
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info var .mypy_cache .ruff_cache .pytest_cache .hypothesis
