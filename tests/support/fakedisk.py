@@ -1,0 +1,461 @@
+"""A disk in memory that forgets what was not synced. Promise: the contract of topicd.shards.storage.fs.Fs,
+and after crash(seed) exactly what POSIX allows to be left: synced bytes under synced names, and of the rest
+any part.
+
+What may happen to the rest depends on the seed; seeds 0 to 6 are the seven styles once each:
+
+    lost     nothing unsynced is there
+    kept     everything is there, as after SIGKILL
+    prefix   operations up to some point are there, the next one torn
+    sectors  each sector of 512 bytes and each name on its own: any of its versions
+    zeroed   like sectors, and bytes that were never there before may read as zero (size ahead of data)
+    names    every name is there, no unsynced byte is
+    bytes    every byte is there, no unsynced name is
+
+A sector is written whole or not at all where it held durable bytes; new bytes behind the old end may tear
+anywhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from threading import RLock
+from typing import NamedTuple, TypeVar
+
+from topicd._native.interface import Buffer
+
+SECTOR = 512
+STYLES = ("lost", "kept", "prefix", "sectors", "zeroed", "names", "bytes")
+T = TypeVar("T")
+
+
+class Write(NamedTuple):
+    order: int
+    offset: int
+    data: bytes
+
+
+class Truncate(NamedTuple):
+    order: int
+    size: int
+
+
+class Rename(NamedTuple):
+    """One change of a directory, done whole or not at all: names with what they stand for from now on."""
+
+    order: int
+    names: tuple[tuple[str, Inode | Dir | None], ...]
+
+
+class Inode:
+    def __init__(self, durable: bytes = b"") -> None:
+        self.content = bytearray(durable)  # what reads see
+        self.durable = bytearray(durable)  # what survives
+        self.pending: list[Write | Truncate] = []  # what may
+
+    def sync(self) -> None:
+        # Not `durable = content`: pages that a failed sync dropped stay lost until they are written again.
+        for op in self.pending:
+            apply(self.durable, op)
+        self.pending.clear()
+
+
+class Dir:
+    def __init__(self) -> None:
+        self.live: dict[str, Inode | Dir] = {}
+        self.durable: dict[str, Inode | Dir] = {}
+        self.pending: list[Rename] = []
+
+    def sync(self) -> None:
+        self.durable = dict(self.live)
+        self.pending.clear()
+
+
+def apply(data: bytearray, op: Write | Truncate) -> None:
+    if isinstance(op, Truncate):
+        del data[op.size :]
+        data.extend(bytes(op.size - len(data)))
+    else:
+        data.extend(bytes(max(op.offset - len(data), 0)))
+        data[op.offset : op.offset + len(op.data)] = op.data
+
+
+class FakeDisk:
+    """Thread-safe. capacity bounds the bytes of all files: above it writes end short with ENOSPC."""
+
+    def __init__(self, capacity: int | None = None, directories: Sequence[Path] = ()) -> None:
+        self._lock = RLock()
+        self._root = Dir()
+        self._order = 0
+        self._epoch = 0
+        self.capacity = capacity
+        for directory in directories:
+            self.mkdir(directory)
+        self.sync_filesystem(Path("/"))
+
+    # ---- Fs ----
+
+    def open(
+        self, path: Path, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> FakeFile:
+        with self._lock:
+            parent, name = self._parent(path)
+            node = parent.live.get(name)
+            if node is None:
+                if not (create or exclusive):
+                    raise _error(errno.ENOENT, path)
+                node = Inode()
+                self._change(parent, (name, node))
+            elif exclusive:
+                raise _error(errno.EEXIST, path)
+            if isinstance(node, Dir):
+                raise _error(errno.EISDIR, path)
+            return FakeFile(self, node, write)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with self._lock:
+            from_dir, from_name = self._parent(source)
+            to_dir, to_name = self._parent(target)
+            node = from_dir.live.get(from_name)
+            if node is None:
+                raise _error(errno.ENOENT, source)
+            old = to_dir.live.get(to_name)
+            if isinstance(old, Dir) and old.live:
+                raise _error(errno.ENOTEMPTY, target)
+            if old is not None and isinstance(old, Dir) != isinstance(node, Dir):
+                raise _error(errno.EISDIR if isinstance(old, Dir) else errno.ENOTDIR, target)
+            if from_dir is to_dir:
+                self._change(from_dir, (from_name, None), (to_name, node))
+            else:
+                self._change(to_dir, (to_name, node))
+                self._change(from_dir, (from_name, None))
+
+    def unlink(self, path: Path, missing_ok: bool = False) -> None:
+        with self._lock:
+            try:
+                parent, name = self._parent(path)
+            except FileNotFoundError:
+                if missing_ok:
+                    return
+                raise
+            node = parent.live.get(name)
+            if node is None:
+                if missing_ok:
+                    return
+                raise _error(errno.ENOENT, path)
+            if isinstance(node, Dir):
+                raise _error(errno.EISDIR, path)
+            self._change(parent, (name, None))
+
+    def mkdir(self, path: Path) -> None:
+        with self._lock:
+            at = self._root
+            for name in path.parts[1:]:
+                node = at.live.get(name)
+                if node is None:
+                    node = Dir()
+                    self._change(at, (name, node))
+                if not isinstance(node, Dir):
+                    raise _error(errno.EEXIST, path)
+                at = node
+
+    def rmdir(self, path: Path) -> None:
+        with self._lock:
+            parent, name = self._parent(path)
+            node = parent.live.get(name)
+            if node is None:
+                raise _error(errno.ENOENT, path)
+            if not isinstance(node, Dir):
+                raise _error(errno.ENOTDIR, path)
+            if node.live:
+                raise _error(errno.ENOTEMPTY, path)
+            self._change(parent, (name, None))
+
+    def listdir(self, path: Path) -> list[str]:
+        with self._lock:
+            node = self._find(path)
+            if node is None:
+                return []
+            if not isinstance(node, Dir):
+                raise _error(errno.ENOTDIR, path)
+            return list(node.live)
+
+    def exists(self, path: Path) -> bool:
+        with self._lock:
+            return self._find(path) is not None
+
+    def size(self, path: Path) -> int:
+        with self._lock:
+            node = self._find(path)
+            if node is None:
+                raise _error(errno.ENOENT, path)
+            return len(node.content) if isinstance(node, Inode) else 0
+
+    def sync_dir(self, path: Path) -> None:
+        with self._lock:
+            node = self._find(path)
+            if node is None:
+                raise _error(errno.ENOENT, path)
+            if not isinstance(node, Dir):
+                raise _error(errno.ENOTDIR, path)
+            node.sync()
+
+    def sync_filesystem(self, path: Path) -> None:
+        with self._lock:
+            if self._find(path) is None:
+                raise _error(errno.ENOENT, path)
+            for _, node in _walk(self._root, Path("/")):
+                node.sync()
+
+    def free_bytes(self, path: Path) -> int:
+        with self._lock:
+            return 1 << 40 if self.capacity is None else max(self.capacity - self._used(), 0)
+
+    # ---- what a disk does and an operator may look at ----
+
+    def crash(self, seed: int) -> None:
+        """Lose power here: handles are dead, of what was not synced only what the seed leaves is there."""
+        with self._lock:
+            self._root = self.image(seed)._root
+            self._epoch += 1
+
+    def image(self, seed: int) -> FakeDisk:
+        """The disk as a crash now would leave it; this one goes on undisturbed."""
+        with self._lock:
+            disk = FakeDisk(self.capacity)
+            disk._root = _Crash(seed, self._order).directory(self._root)
+            disk._order = self._order
+            return disk
+
+    def files(self) -> dict[Path, bytes]:
+        """Every file as reads see it."""
+        with self._lock:
+            walk = _walk(self._root, Path("/"))
+            return {path: bytes(node.content) for path, node in walk if isinstance(node, Inode)}
+
+    def unsynced(self) -> list[Path]:
+        """Files with unsynced bytes and directories with unsynced names."""
+        with self._lock:
+            return [path for path, node in _walk(self._root, Path("/")) if node.pending]
+
+    def damage(self, path: Path, offset: int, data: bytes) -> None:
+        """Change bytes behind everybody's back, durably: bit rot."""
+        with self._lock:
+            node = self._find(path)
+            if not isinstance(node, Inode):
+                raise _error(errno.ENOENT, path)
+            for copy in (node.content, node.durable):
+                copy[offset : offset + len(data)] = data
+
+    # ---- inside ----
+
+    def _parent(self, path: Path) -> tuple[Dir, str]:
+        node = self._find(path.parent)
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        if not isinstance(node, Dir):
+            raise _error(errno.ENOTDIR, path)
+        return node, path.name
+
+    def _find(self, path: Path) -> Inode | Dir | None:
+        if not path.is_absolute():
+            raise ValueError(f"{path} is not absolute")
+        node: Inode | Dir | None = self._root
+        for name in path.parts[1:]:
+            if not isinstance(node, Dir):
+                return None
+            node = node.live.get(name)
+        return node
+
+    def _change(self, parent: Dir, *names: tuple[str, Inode | Dir | None]) -> None:
+        parent.pending.append(Rename(self._next(), names))
+        _link(parent.live, names)
+
+    def _next(self) -> int:
+        self._order += 1
+        return self._order
+
+    def _used(self) -> int:
+        walk = _walk(self._root, Path("/"))
+        return sum(len(node.content) for _, node in walk if isinstance(node, Inode))
+
+
+class FakeFile:
+    def __init__(self, disk: FakeDisk, node: Inode, writable: bool) -> None:
+        self._disk = disk
+        self._node: Inode | None = node
+        self._writable = writable
+        self._epoch = disk._epoch
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return self._do(lambda node: bytes(node.content[offset : offset + size]))
+
+    def pwrite(self, parts: Sequence[Buffer], offset: int) -> None:
+        data = b"".join(bytes(part) for part in parts)
+        self._do(lambda node: self._write(node, data, offset), write=True)
+
+    def _write(self, node: Inode, data: bytes, offset: int) -> None:
+        growth = max(offset + len(data) - len(node.content), 0)
+        free = self._disk.free_bytes(Path("/"))
+        fits = data if growth <= free else data[: max(len(data) - growth + free, 0)]
+        if fits:
+            op = Write(self._disk._next(), offset, fits)
+            node.pending.append(op)
+            apply(node.content, op)
+        if len(fits) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def truncate(self, size: int) -> None:
+        self._do(lambda node: self._truncate(node, size), write=True)
+
+    def _truncate(self, node: Inode, size: int) -> None:
+        if size != len(node.content):
+            op = Truncate(self._disk._next(), size)
+            node.pending.append(op)
+            apply(node.content, op)
+
+    def sync_data(self) -> None:
+        self._do(Inode.sync)
+
+    def sync(self) -> None:
+        self._do(Inode.sync)
+
+    def lose_pending(self) -> None:
+        """What the kernel does after a failed sync: reads still see the bytes, no later sync will save
+        them.
+        """
+        self._do(lambda node: node.pending.clear())
+
+    def size(self) -> int:
+        return self._do(lambda node: len(node.content))
+
+    def map(self) -> memoryview:
+        return self._do(lambda node: memoryview(bytes(node.content)))
+
+    def fileno(self) -> int:
+        raise OSError(errno.ENOTSUP, "a fake file has no descriptor")
+
+    def close(self) -> None:
+        self._node = None
+
+    def _do(self, step: Callable[[Inode], T], write: bool = False) -> T:
+        with self._disk._lock:
+            if self._node is None or self._epoch != self._disk._epoch or (write and not self._writable):
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            return step(self._node)
+
+
+class _Crash:
+    """One way the unsynced part may come out."""
+
+    def __init__(self, seed: int, order: int) -> None:
+        self._random = Random(seed)
+        self._style = STYLES[seed % len(STYLES)]
+        self._until = self._random.randint(0, order)
+        self._copies: dict[int, Inode | Dir] = {}
+
+    def directory(self, source: Dir) -> Dir:
+        names = dict(source.durable)
+        for change in source.pending:
+            if self._name_survives(change):
+                _link(names, change.names)
+        copy = Dir()
+        copy.live = {name: self._copy(node) for name, node in names.items()}
+        copy.sync()
+        return copy
+
+    def _copy(self, node: Inode | Dir) -> Inode | Dir:
+        if id(node) not in self._copies:
+            whole = self.directory(node) if isinstance(node, Dir) else Inode(bytes(self._bytes(node)))
+            self._copies[id(node)] = whole
+        return self._copies[id(node)]
+
+    def _name_survives(self, change: Rename) -> bool:
+        if self._style == "prefix":
+            return change.order <= self._until
+        if self._style in {"sectors", "zeroed"}:
+            return self._random.random() < 0.5
+        return self._style in {"kept", "names"}
+
+    def _bytes(self, node: Inode) -> bytearray:
+        left = bytearray(node.durable)
+        if self._style in {"kept", "bytes"}:
+            for op in node.pending:
+                apply(left, op)
+        elif self._style == "prefix":
+            self._apply_prefix(left, node.pending)
+        elif self._style in {"sectors", "zeroed"} and node.pending:
+            return self._mix_sectors(node)
+        return left
+
+    def _apply_prefix(self, left: bytearray, pending: list[Write | Truncate]) -> None:
+        for op in pending:
+            if op.order <= self._until:
+                apply(left, op)
+            elif isinstance(op, Write):
+                # The first one behind the point reached the disk in part: whole sectors of old bytes only.
+                kept = self._random.randint(0, len(op.data))
+                if op.offset + kept < len(left):
+                    kept = max((op.offset + kept) // SECTOR * SECTOR - op.offset, 0)
+                apply(left, Write(op.order, op.offset, op.data[:kept]))
+                return
+            else:
+                return
+
+    def _mix_sectors(self, node: Inode) -> bytearray:
+        sizes, grown = [len(node.durable)], len(node.durable)
+        for op in node.pending:
+            grown = op.size if isinstance(op, Truncate) else max(grown, op.offset + len(op.data))
+            sizes.append(grown)
+        size = self._random.choice(sizes)
+        left = bytearray(size)
+        for start in range(0, size, SECTOR):
+            left[start : start + SECTOR] = self._sector(node, start)[: size - start]
+        return left
+
+    def _sector(self, node: Inode, start: int) -> bytes:
+        window = bytearray(node.durable[start : start + SECTOR].ljust(SECTOR, b"\0"))
+        versions = [bytes(window)]
+        for op in node.pending:
+            if isinstance(op, Truncate):
+                if op.size < start + SECTOR:
+                    keep = max(op.size - start, 0)
+                    window[keep:] = bytes(SECTOR - keep)
+                    versions.append(bytes(window))
+                continue
+            low, high = max(op.offset, start), min(op.offset + len(op.data), start + SECTOR)
+            if low < high:
+                window[low - start : high - start] = op.data[low - op.offset : high - op.offset]
+                versions.append(bytes(window))
+        chosen = self._random.choice(versions)
+        old = min(max(len(node.durable) - start, 0), SECTOR)
+        if self._style == "zeroed" and self._random.random() < 0.3:
+            return chosen[:old].ljust(SECTOR, b"\0")
+        if self._random.random() < 0.2:
+            return chosen[: self._random.randint(old, SECTOR)].ljust(SECTOR, b"\0")
+        return chosen
+
+
+def _link(names: dict[str, Inode | Dir], changes: tuple[tuple[str, Inode | Dir | None], ...]) -> None:
+    for name, node in changes:
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+def _walk(directory: Dir, path: Path) -> Iterator[tuple[Path, Inode | Dir]]:
+    yield path, directory
+    for name, node in directory.live.items():
+        if isinstance(node, Dir):
+            yield from _walk(node, path / name)
+        else:
+            yield path / name, node
+
+
+def _error(code: int, path: Path) -> OSError:
+    return OSError(code, os.strerror(code), str(path))
