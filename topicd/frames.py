@@ -139,9 +139,7 @@ def control_frame(
     return head[:LEN_FIELD] + covered + CHECKSUM.pack(core.xxh3_64(covered))
 
 
-def producer_frame(  # noqa: PLR0917
-    topic_id: int, first_seq: int, ts: int, producer_id: int, batch_no: int, count: int
-) -> bytes:
+def producer_frame(topic_id: int, first_seq: int, ts: int, producer_id: int, batch_no: int, count: int) -> bytes:
     """Who wrote the batch that follows. It opens that batch, so `more` is always set."""
     body = PRODUCER.pack(producer_id, batch_no, first_seq, count)
     return control_frame(FrameType.PRODUCER, topic_id, first_seq, ts, body, more=True)

@@ -4,7 +4,6 @@ Every function accepts any object with the buffer protocol, reads only inside [s
 length before it believes it. Malformed input raises ValueError(code, message) with a code of topicd.errors;
 nothing is written before everything was validated. Integers in packed results are little-endian.
 """
-# ruff: noqa: PLR0917 (the C functions take no keywords)
 
 from __future__ import annotations
 

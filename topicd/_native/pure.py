@@ -4,7 +4,6 @@ Promise: same results and same ValueError(code, message) as the C core. Three th
 store-load fence (store_fence and fence_load only store and load, so whoever sleeps must poll with a timeout),
 ordering on machines weaker than x86-64, and a check that the memory itself (not the offset) is aligned.
 """
-# ruff: noqa: PLR0917 (the C functions take no keywords)
 
 from __future__ import annotations
 
@@ -74,9 +73,7 @@ def fence_load(memory: Buffer, offset: int, /) -> int:
     return load(memory, offset)
 
 
-def ring_write(
-    memory: Buffer, body_at: int, capacity: int, head: int, data: Buffer, start: int, end: int, /
-) -> int:
+def ring_write(memory: Buffer, body_at: int, capacity: int, head: int, data: Buffer, start: int, end: int, /) -> int:
     ring = open_buffer(memory, writable=True)
     u64(body_at, "body_at")
     u64(capacity, "capacity")

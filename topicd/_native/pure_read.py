@@ -1,5 +1,4 @@
 """Stored frames on their way out: the scan that believes nothing, and readers of what it passed (twin)."""
-# ruff: noqa: PLR0917 (the C functions take no keywords)
 
 from __future__ import annotations
 
@@ -126,9 +125,7 @@ def index_entries(buf: Buffer, start: int, end: int, base: int, /) -> bytes:
     view = open_span(buf, start, end)
     _check_offsets(start, end, u64(base, "base"))
     shift, pack = base - start, _INDEX_ENTRY.pack
-    return b"".join(
-        [pack(frame[0] + shift, frame[1], frame[6], frame[3]) for frame in _appends(view, start, end)]
-    )
+    return b"".join([pack(frame[0] + shift, frame[1], frame[6], frame[3]) for frame in _appends(view, start, end)])
 
 
 def _node_of(view: memoryview, frame: Frame) -> bytes | None:
@@ -151,9 +148,7 @@ def _body(view: memoryview, frame: Frame) -> tuple[int | None, int, int]:
     """(where meta begins or None, where the payload begins, where it ends)."""
     body = split_body(view, frame)
     if body is None:
-        refuse(
-            "format_error", f"frame at offset {frame[0]}: data of {frame[9]} bytes is too short for its meta"
-        )
+        refuse("format_error", f"frame at offset {frame[0]}: data of {frame[9]} bytes is too short for its meta")
     return *body, frame[0] + frame[1] - FRAME_CHECKSUM
 
 

@@ -1,5 +1,4 @@
 """Batches on their way in: what a client lays out (encode), what a shard accepts and fills in (twin)."""
-# ruff: noqa: PLR0917 (the C functions take no keywords)
 
 from __future__ import annotations
 

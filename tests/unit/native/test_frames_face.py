@@ -44,9 +44,7 @@ def test_control_body_gives_back_what_was_packed(body: dict[Any, Any]) -> None:
     assert frames.control_body(buffer, 2, 2 + len(frame)) == body
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\xc1", b"\x81", b"\x80\x80", b"\xdf\xff\xff\xff\xff", b"\x91" * 5000]
-)
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x81", b"\x80\x80", b"\xdf\xff\xff\xff\xff", b"\x91" * 5000])
 def test_control_body_refuses_garbage(data: bytes) -> None:
     frame = frames.control_frame(FrameType.LEASE, 1, 0, 3, data)
     with pytest.raises(FormatError):
@@ -134,7 +132,5 @@ def test_pure_serves_when_the_native_core_cannot_be_imported() -> None:
         "import sys; sys.modules['topicd._native._core'] = None; import topicd._native as n; "
         "print(n.core.name, n.is_native, n.why_pure)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.startswith("pure False the native core cannot be imported (")

@@ -119,11 +119,7 @@ values = st.none() | letters
 )
 def test_encode_agrees_and_its_batch_is_accepted(datas: list[bytes], data: st.DataObject) -> None:
     def column(value: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        return (
-            st.none()
-            | st.lists(value, min_size=len(datas), max_size=len(datas))
-            | st.lists(value, max_size=3)
-        )
+        return st.none() | st.lists(value, min_size=len(datas), max_size=len(datas)) | st.lists(value, max_size=3)
 
     tags = data.draw(column(values) | maybe)
     nodes = data.draw(column(values) | maybe)

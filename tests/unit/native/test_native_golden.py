@@ -47,8 +47,7 @@ def test_every_byte_of_a_small_frame_is_known(codec: Core) -> None:
     codec.stamp_frames(batch, 0, len(batch), 1, 2, 3, False)
     assert batch.hex(" ", 1) == (
         "2c 00 00 00 01 00 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 "
-        "00 00 00 00 02 00 00 00 68 69 "
-        + struct.pack("<Q", xxhash.xxh3_64_intdigest(batch[4:-8])).hex(" ", 1)
+        "00 00 00 00 02 00 00 00 68 69 " + struct.pack("<Q", xxhash.xxh3_64_intdigest(batch[4:-8])).hex(" ", 1)
     )
 
 

@@ -22,7 +22,5 @@ def test_hostile_bytes_beside_guard_pages_never_crash() -> None:
 
 def test_guard_pages_do_guard() -> None:
     program = "from guard_fuzz import Guarded; import ctypes; ctypes.string_at(Guarded(1).start + 4095, 2)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=HERE, capture_output=True, check=False, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=HERE, capture_output=True, check=False, timeout=60)
     assert done.returncode == -11

@@ -49,9 +49,7 @@ def test_appends_join_while_topic_and_seq_continue(codec: Core) -> None:
 
 @pytest.mark.parametrize("kind", range(2, 15))
 def test_frames_of_other_types_stay_alone(codec: Core, kind: int) -> None:
-    blob = (
-        whole(type=kind, topic_id=7, seq=1) + whole(type=kind, topic_id=7, seq=2) + whole(topic_id=7, seq=3)
-    )
+    blob = whole(type=kind, topic_id=7, seq=1) + whole(type=kind, topic_id=7, seq=2) + whole(topic_id=7, seq=3)
     scan = codec.scan_frames(blob, 0, len(blob))
     assert [(run.type, run.first_seq, run.count) for run in scan.runs] == [
         (kind, 1, 1),

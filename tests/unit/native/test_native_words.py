@@ -90,9 +90,7 @@ def test_mapping_can_be_closed_after_use(codec: Core) -> None:
         (4, 8, 2**64 - 4, "head 18446744073709551612 would overflow"),
     ],
 )
-def test_ring_write_that_does_not_fit_is_refused(
-    codec: Core, body_at: int, capacity: int, head: int, why: str
-) -> None:
+def test_ring_write_that_does_not_fit_is_refused(codec: Core, body_at: int, capacity: int, head: int, why: str) -> None:
     memory = bytearray(b"#" * 16)
     with pytest.raises(ValueError) as caught:
         codec.ring_write(memory, body_at, capacity, head, b"abcd", 0, 4)

@@ -165,9 +165,7 @@ def test_seqs_and_time_stay_in_range(codec: Core) -> None:
 # ---- refusals of stamp ----
 
 
-def lengths(
-    frame_len: int | None = None, node: int = 0, tag: int = 0, data: int = 0, size: int = 46
-) -> bytes:
+def lengths(frame_len: int | None = None, node: int = 0, tag: int = 0, data: int = 0, size: int = 46) -> bytes:
     """A frame of size bytes whose header claims these lengths."""
     claimed = size - 4 if frame_len is None else frame_len
     return struct.pack("<IBBQQQHHI", claimed, 1, 0, 0, 0, 0, node, tag, data) + bytes(size - 38)
