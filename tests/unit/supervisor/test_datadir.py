@@ -1,0 +1,90 @@
+"""Lock and FORMAT of the data directory."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from topicd.errors import FormatError
+from topicd.paths import DataDir
+from topicd.shards.storage.fs import RealFs
+from topicd.supervisor import datadir
+from topicd.supervisor.datadir import LockHeld
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path)
+
+
+def test_lock_holds_the_pid_and_is_free_again_after_close(data: DataDir) -> None:
+    fd = datadir.take_lock(data, 0)
+    assert data.lock.read_text() == f"{os.getpid()}\n"
+    with pytest.raises(LockHeld, match=f"pid {os.getpid()}"):
+        datadir.take_lock(data, 5)
+    os.close(fd)
+    os.close(datadir.take_lock(data, 0))
+
+
+def test_lock_is_not_inherited_by_accident(data: DataDir) -> None:
+    fd = datadir.take_lock(data, 0)
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+def test_lock_kept_by_children_of_a_dead_holder_is_waited_for_and_then_refused(data: DataDir) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    with data.lock.open("w+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write(f"{dead.pid}\n")
+        held.flush()
+        with pytest.raises(LockHeld, match=f"still in use by processes of a dead topicd .*{dead.pid}"):
+            datadir.take_lock(data, 0.1)
+
+
+def test_lock_held_by_an_unknown_is_refused_at_once(data: DataDir) -> None:
+    with data.lock.open("w+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(LockHeld, match=r"in use by another topicd$"):
+            datadir.take_lock(data, 3600)
+
+
+def test_format_is_made_once_and_read_ever_after(data: DataDir) -> None:
+    made = datadir.open_format(RealFs(), data)
+    assert made.version == 1
+    assert 0 <= made.wal_seed < 2**64
+    assert datadir.open_format(RealFs(), data) == made
+    assert json.loads(data.format.read_text())["wal_seed"] == made.wal_seed
+    assert [path.name for path in data.root.iterdir()] == ["FORMAT"]
+
+
+@pytest.mark.parametrize("raw", ["", "{}", "[1]", "null", '{"version": 1, "created_ms": "x", "wal_seed": 0}', "\x00"])
+def test_damaged_format_is_refused(data: DataDir, raw: str) -> None:
+    data.format.write_text(raw)
+    with pytest.raises(FormatError, match="restore it from a backup"):
+        datadir.open_format(RealFs(), data)
+
+
+def test_format_of_another_version_is_refused(data: DataDir) -> None:
+    data.format.write_text('{"version": 2, "created_ms": 0, "wal_seed": 0}')
+    with pytest.raises(FormatError, match="version 2, this topicd knows version 1"):
+        datadir.open_format(RealFs(), data)
+
+
+def test_format_is_not_invented_where_there_is_data(data: DataDir) -> None:
+    data.wal_shard(0).mkdir(parents=True)
+    with pytest.raises(FormatError, match="FORMAT is missing although there is data"):
+        datadir.open_format(RealFs(), data)
+
+
+def test_an_interrupted_creation_is_repeated(data: DataDir) -> None:
+    data.format.with_name("FORMAT.tmp").write_text("half")
+    datadir.open_format(RealFs(), data)
+    assert [path.name for path in data.root.iterdir()] == ["FORMAT"]

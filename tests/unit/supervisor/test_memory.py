@@ -1,0 +1,61 @@
+"""Shared memory of one instance."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from topicd import paths
+from topicd.config import ConfigError
+from topicd.ipc import shm
+from topicd.ipc.control import OldInstance
+from topicd.ipc.ring import Ring
+from topicd.limits import MIB
+from topicd.supervisor import memory
+from topicd.supervisor.memory import Memory
+
+
+@pytest.fixture
+def made() -> Iterator[Memory]:
+    found = Memory(secrets.token_hex(8), 2, 3, 2 * MIB)
+    yield found
+    found.close()
+    memory.unlink_all(found.instance)
+
+
+def test_all_regions_are_made_and_all_are_unlinked(made: Memory) -> None:
+    made.create()
+    # 6 rings, 2 states of WAL shards, 5 stats pages, the bells
+    assert len(shm.names_of(made.instance)) == 6 + 2 + 5 + 1
+    assert Ring.attach(paths.ring_shm(made.instance, 1, 2), made.instance).capacity == 2 * MIB
+    assert list(made.pages) == list(made.bells) == ["wal-00", "wal-01", "dlv-00", "dlv-01", "dlv-02"]
+    made.close()
+    memory.unlink_all(made.instance)
+    assert shm.names_of(made.instance) == []
+
+
+def test_rings_are_there_only_if_all_was_made(made: Memory) -> None:
+    old = OldInstance(made.instance, 2, 3)
+    assert not memory.has_rings(old)
+    made.create()
+    assert memory.has_rings(old)
+    shm.unlink(paths.bells_shm(made.instance))
+    assert not memory.has_rings(old)
+
+
+def test_one_missing_ring_is_noticed(made: Memory) -> None:
+    made.create()
+    shm.unlink(paths.ring_shm(made.instance, 0, 2))
+    assert not memory.has_rings(OldInstance(made.instance, 2, 3))
+
+
+def test_too_little_room_is_said_before_anything_is_made(made: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs(paths.SHM_DIR)
+    small = os.statvfs_result((*real[:4], 1024 * 1024 // real.f_frsize, *real[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda path: small)
+    with pytest.raises(ConfigError, match="/dev/shm has 1MiB free, but 2 x 3 rings of 2MiB need 12MiB"):
+        made.create()
+    assert shm.names_of(made.instance) == []

@@ -1,0 +1,44 @@
+"""The unit files: valid, and hardened."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).parents[3] / "systemd"
+pytestmark = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """Copies whose program exists on this machine."""
+    for name in ("topicd.service", "topicd.socket"):
+        text = (UNITS / name).read_text()
+        (tmp_path / name).write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", text))
+    return tmp_path
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_units_are_valid(units: Path) -> None:
+    done = analyze("verify", "--man=no", str(units / "topicd.service"), str(units / "topicd.socket"))
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_exposure_is_small(units: Path) -> None:
+    done = analyze("security", "--offline=true", "--no-pager", str(units / "topicd.service"))
+    found = re.search(r"exposure level for topicd.service: ([0-9.]+)", done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    assert float(found.group(1)) <= 2.5
+
+
+def test_rings_survive_the_end_of_the_service() -> None:
+    text = (UNITS / "topicd.service").read_text()
+    assert "\nRemoveIPC=no\n" in text
+    assert "\nDynamicUser=" not in text
