@@ -58,6 +58,12 @@ class Op(IntEnum):
 
 
 ANSWER = 0x80
+# Plain numbers for the paths that run once per record: enum arithmetic costs more than the rest of the work there.
+OP_APPEND = int(Op.APPEND)
+OP_APPENDED = OP_APPEND | ANSWER
+OP_CREDIT = int(Op.CREDIT)
+OP_PUSH = int(Op.PUSH)
+OP_FETCHED = int(Op.FETCH) | ANSWER
 
 
 class MessageFlag(IntFlag):
@@ -69,6 +75,12 @@ class MessageFlag(IntFlag):
     FILTER = 32  # fetch: a filter map follows the fixed fields
     KEY = 64  # append: u16 length and an idempotency key follow the fixed fields
 
+
+FLAG_PERFORMANCE = int(MessageFlag.PERFORMANCE)
+FLAG_DEDUPED = int(MessageFlag.DEDUPED)
+FLAG_TOMBSTONE = int(MessageFlag.TOMBSTONE)
+FLAG_CAUGHT_UP = int(MessageFlag.CAUGHT_UP)
+FLAG_KEY = int(MessageFlag.KEY)
 
 APPEND = struct.Struct(
     "<"

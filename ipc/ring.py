@@ -117,27 +117,25 @@ class RingProducer(Ring):
     def __init__(self, region: shm.Region) -> None:
         super().__init__(region)
         self._head = self.head
+        self._written = self.written_pos  # a lower bound; looked up again when room seems short
 
-    @property
-    def free(self) -> int:
-        return self.capacity - (self._head - self.written_pos)
+    def has_room(self, size: int) -> bool:
+        if size <= self.capacity - (self._head - self._written):
+            return True
+        self._written = self.written_pos
+        return size <= self.capacity - (self._head - self._written)
 
-    def try_write(self, parts: Sequence[Buffer]) -> int | None:
-        """Copy whole frames in and publish them at once: the new head, or None when they do not fit now."""
-        if sum(len(part) for part in parts) > self.free:
+    def try_write(self, parts: Sequence[Buffer], size: int) -> int | None:
+        """Copy whole frames of together `size` bytes in and publish them at once: the new head, or None when they do
+        not fit now."""
+        if not self.has_room(size):
             return None
-        head = self._head
+        head, memory, capacity = self._head, self._memory, self.capacity
         for part in parts:
-            head = core.ring_write(self._memory, BODY_AT, self.capacity, head, part, 0, len(part))
-        return self._publish(head)
-
-    def try_write_slice(self, data: Buffer, start: int, end: int) -> int | None:
-        """The same for data[start:end], which must begin and end at frame boundaries."""
-        if end - start > self.free:
-            return None
-        return self._publish(
-            core.ring_write(self._memory, BODY_AT, self.capacity, self._head, data, start, end)
-        )
+            head = core.ring_write(memory, BODY_AT, capacity, head, part, 0, len(part))
+        self._head = head
+        core.store(memory, _HEAD, head)
+        return head
 
     def want_sync(self, position: int) -> None:
         core.store(self._memory, _SYNC_WANTED, position)
@@ -152,11 +150,6 @@ class RingProducer(Ring):
         """What is written from now on is valid again; the consumer drops everything before."""
         core.store(self._memory, _RESYNC_POS, self._head)
         core.store(self._memory, _RESYNC_EPOCH, epoch)
-
-    def _publish(self, head: int) -> int:
-        self._head = head
-        core.store(self._memory, _HEAD, head)
-        return head
 
 
 class RingConsumer(Ring):

@@ -18,13 +18,12 @@ from topicd.ipc.unixsock import peer_credentials
 from topicd.shards.delivery.append import AppendEntry, Appender
 from topicd.shards.delivery.checkpoint import Checkpointer
 from topicd.shards.delivery.cursors import Cursors
-from topicd.shards.delivery.deletion import Deletion
+from topicd.shards.delivery.deletion import Deletion, note_tags
 from topicd.shards.delivery.keys import KeyWindow
 from topicd.shards.delivery.outlet import ControlEntry, Outlet
 from topicd.shards.delivery.patterns import note_new_topic
 from topicd.shards.delivery.priority import effective_priority
 from topicd.shards.delivery.reading import Reader
-from topicd.shards.delivery.reservation import reserve_seqs
 from topicd.shards.delivery.retention import IndexSizes, Retention
 from topicd.shards.delivery.topics import Topics
 from topicd.shards.storage.reader import SegmentReader
@@ -142,13 +141,13 @@ class Actor:
 
     # ---- what parts tell ----
 
-    def note_visible(self, topic: Topic, blob: Blob) -> None:
+    def note_visible(self, topic: Topic, blob: Blob, count: int) -> None:
         self.appends += 1
-        self.records += blob.count
+        self.records += count
         topic.last_write_ms = blob.last_ts
         self._moved[topic.id] = topic
+        note_tags(topic, blob)
         self.checkpointer.note_blob(topic, blob)
-        self._schedule_turn()
 
     def note_read(self, topic: Topic) -> None:
         topic.last_read_ms = self.clock.now_ms()
@@ -172,9 +171,6 @@ class Actor:
 
     def note_reclaimable(self, topic: Topic) -> None:
         self.checkpointer.note_reclaimable(topic)
-
-    def reserve_seqs(self, topic: Topic) -> None:
-        reserve_seqs(self, topic)
 
     def submit_control(self, topic: Topic, frame: bytes, entry: ControlEntry) -> None:
         """Put a control frame of the topic into the log; its snapshot is due before the WAL may forget it."""

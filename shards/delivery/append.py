@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from topicd.errors import BatchTooLarge, InvalidRequest, Throttled, TopicdError, TopicFull, TopicNotFound
 from topicd.frames import codec_error, core, producer_frame
-from topicd.ipc.protocol import APPEND, MessageFlag
+from topicd.ipc.protocol import APPEND, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE
 from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, MAX_BATCH_RECORDS
 from topicd.shards.delivery.outlet import Entry, Need, Part
+from topicd.shards.delivery.reservation import reserve_seqs
 from topicd.shards.delivery.tail import Blob
 
 if TYPE_CHECKING:
@@ -36,54 +37,47 @@ class AppendEntry(Entry):
     """One batch on its way."""
 
     __slots__ = (
-        "actor",
-        "batch_no",
-        "blob",
-        "key",
-        "placed_at",
-        "producer_id",
-        "started_at",
-        "topic",
-        "waiters",
+        *("actor", "batch_no", "blob", "content", "count", "key", "last_seq"),
+        *("producer_id", "started_at", "topic", "waiters"),
     )
 
     def __init__(
         self, actor: Actor, topic: Topic, blob: Blob, need: Need, producer_id: int, batch_no: int, key: bytes
     ) -> None:
-        super().__init__(need)
+        self.need = need
         self.actor = actor
         self.topic = topic
         self.blob = blob
+        self.count = count = len(blob.offsets)
+        self.last_seq = blob.first_seq + count - 1
+        self.content = blob.end - FRAME_OVERHEAD * count
         self.producer_id = producer_id
         self.batch_no = batch_no
         self.key = key
         self.waiters: list[tuple[Replier, int, int]] = []
         self.started_at = 0.0
-        self.placed_at = 0.0
 
     def committed(self) -> None:
-        topic, blob = self.topic, self.blob
-        blob.ring_end = self.ring_end
-        size = blob.content_bytes
-        topic.pending_count -= blob.count
-        topic.pending_bytes -= size
+        topic, blob, count = self.topic, self.blob, self.count
+        topic.pending_count -= count
+        topic.pending_bytes -= self.content
         if self.need is Need.SYNCED:
             topic.pending_synced -= 1
         topic.tail.append(blob)
-        topic.visible = blob.last_seq
-        topic.count += blob.count
-        topic.bytes += size
+        topic.visible = self.last_seq
+        topic.count += count
+        topic.bytes += self.content
         if self.producer_id or self.key:
             self.actor.under_way.pop((topic.id, blob.first_seq), None)
-        self.actor.note_visible(topic, blob)
+        self.actor.note_visible(topic, blob, count)
         for replier, request_id, flags in self.waiters:
-            replier.appended(request_id, flags, blob.first_seq, blob.count, topic.visible, self)
+            replier.appended(request_id, flags, blob.first_seq, count, self.last_seq, self)
 
     def failed(self, error: TopicdError) -> None:
         topic, blob = self.topic, self.blob
         topic.head = min(topic.head, blob.first_seq - 1)
-        topic.pending_count -= blob.count
-        topic.pending_bytes -= blob.content_bytes
+        topic.pending_count -= self.count
+        topic.pending_bytes -= self.content
         if self.need is Need.SYNCED:
             topic.pending_synced -= 1
         if self.producer_id:
@@ -107,7 +101,7 @@ class Appender:
         topic_id, producer_id, batch_no, count = APPEND.unpack_from(body)
         at = APPEND.size
         key = b""
-        if flags & MessageFlag.KEY:
+        if flags & FLAG_KEY:
             key, at = _cut_key(body, at)
         actor = self._actor
         topic = actor.topics.by_id.get(topic_id)
@@ -123,6 +117,8 @@ class Appender:
         self._admit(topic, len(frames), count)
         entry = self._assign(topic, frames, count, producer_id, batch_no, key)
         entry.waiters.append((replier, request_id, flags))
+        if flags & FLAG_PERFORMANCE:
+            entry.started_at = actor.clock.monotonic()
         self._place(topic, entry)
 
     def _admit(self, topic: Topic, size: int, count: int) -> None:
@@ -178,13 +174,12 @@ class Appender:
         offsets = memoryview(packed).cast("I")
         if len(offsets) != count:
             raise InvalidRequest(f"the write says {count} records and holds {len(offsets)}")
-        blob = Blob(frames, 0, len(frames), first, offsets, ts, ts, topic.outlet, 0)
+        blob = Blob(frames, 0, len(frames), first, offsets, ts, ts)
         entry = AppendEntry(actor, topic, blob, need, producer_id, batch_no, key)
-        entry.started_at = actor.clock.monotonic()
         topic.head = first + count - 1
         topic.last_ts = ts
         topic.pending_count += count
-        topic.pending_bytes += blob.content_bytes
+        topic.pending_bytes += entry.content
         if need is Need.SYNCED:
             topic.pending_synced += 1
         if producer_id:
@@ -200,21 +195,23 @@ class Appender:
             entry.committed()
             return
         blob = entry.blob
+        frames: Part = blob.data  # type: ignore[assignment]  # a bytearray of its own, see append()
         outlet = self._actor.outlets[topic.outlet]
         parts: list[Part] = []
         size = blob.end - blob.start
         if entry.producer_id:
             mark = producer_frame(
-                topic.id, blob.first_seq, blob.first_ts, entry.producer_id, entry.batch_no, blob.count
+                topic.id, blob.first_seq, blob.first_ts, entry.producer_id, entry.batch_no, entry.count
             )
             parts.append(mark)
             size += len(mark)
         piece = self._actor.piece_bytes
         if size <= piece:
-            parts.append(blob.view())
+            parts.append(frames)
         else:
             parts.extend(pieces(blob, piece))
-        self._actor.reserve_seqs(topic)
+        if topic.reserves:
+            reserve_seqs(self._actor, topic)
         outlet.submit(parts, size, entry)
         self._actor.schedule_flush(outlet)
 
@@ -223,7 +220,7 @@ class Appender:
     ) -> None:
         """A retry: the first answer once more, or a place among those who wait for it."""
         waiting = self._actor.under_way.get((topic.id, first_seq))
-        flags |= MessageFlag.DEDUPED
+        flags |= FLAG_DEDUPED
         if waiting is not None:
             waiting.waiters.append((replier, request_id, flags))
             return

@@ -133,9 +133,9 @@ class Outlet:
         entry.size = size
         self.in_flight_bytes += size
         if not self._backlog:
-            end = self._ring.try_write(parts)
+            end = self._ring.try_write(parts, size)
             if end is not None:
-                self._after_placing(entry, end, list(parts))
+                self._after_placing(entry, end, parts)
                 return
         self._backlog.append((deque(parts), entry))
         self.backlog_bytes += size
@@ -168,7 +168,7 @@ class Outlet:
 
     # ---- placing ----
 
-    def _after_placing(self, entry: Entry, end: int, parts: list[Part]) -> None:
+    def _after_placing(self, entry: Entry, end: int, parts: Sequence[Part]) -> None:
         entry.ring_end = end
         self._placed = end
         self._unflushed = True
@@ -176,7 +176,7 @@ class Outlet:
             self._synced_queue.append(entry)
             self._ring.want_sync(end)
             return
-        self._visible.append((end, parts))
+        self._visible.append((end, list(parts)))
         if entry.need is Need.WRITTEN:
             self._written_queue.append(entry)
             self._ring.want_write(end)
@@ -188,7 +188,7 @@ class Outlet:
         while self._backlog:
             parts, entry = self._backlog[0]
             if entry.size <= self._ring.capacity:
-                end = self._ring.try_write(parts)
+                end = self._ring.try_write(parts, entry.size)
                 if end is None:
                     return
             else:
@@ -198,7 +198,7 @@ class Outlet:
                 end = pushed
             self._backlog.popleft()
             self.backlog_bytes -= entry.size
-            self._after_placing(entry, end, list(parts))
+            self._after_placing(entry, end, parts)
 
     def _push_pieces(self, parts: deque[Part]) -> int | None:
         """More than the ring holds goes piece by piece; each part is whole frames and fits. None: wait for room.
@@ -206,7 +206,7 @@ class Outlet:
         Readers drop a batch whose last frame is missing, so a half-placed batch is no batch."""
         end = None
         while parts:
-            end = self._ring.try_write([parts[0]])
+            end = self._ring.try_write([parts[0]], len(parts[0]))
             if end is None:
                 self._unflushed = True
                 return None

@@ -249,7 +249,7 @@ class Recovery:
             actor.topics.forget(topic)
             actor.checkpointer.note_deleted(topic)
         elif run.type == FrameType.CONFIG_UPDATE:
-            topic.config = TopicConfig.from_fields(body["config"])
+            topic.set_config(TopicConfig.from_fields(body["config"]))
         elif run.type == FrameType.DELETE:
             self._settle(topic)
             actor.deletion.replay(topic, body)
@@ -317,7 +317,7 @@ class Recovery:
         else:
             data = bytes(frames)
         offsets = memoryview(core.frame_offsets(data, 0, len(data))).cast("I")
-        blob = Blob(data, 0, len(data), first, offsets, first_ts, run.last_ts, topic.outlet, 0)
+        blob = Blob(data, 0, len(data), first, offsets, first_ts, run.last_ts)
         topic.tail.append(blob)
         topic.head = topic.visible = blob.last_seq
         topic.last_ts = max(topic.last_ts, run.last_ts)

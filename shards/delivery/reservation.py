@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from topicd.errors import TopicdError
 from topicd.frames import FrameType, control_frame
-from topicd.model import Durability
 from topicd.shards.delivery.outlet import ControlEntry, Need
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _BLOCK_MAX = 1 << 20
 
 def reserve_seqs(actor: Actor, topic: Topic) -> None:
     """Keep a synced mark well ahead of the head; a batch that overtakes it waits for the sync (see Topic.need_for)."""
-    if topic.config.durability != Durability.DISK or topic.head + topic.reserve_block // 2 <= topic.reserving:
+    if not topic.reserves or topic.head + topic.reserve_block // 2 <= topic.reserving:
         return
     # Blocks grow with the topic's pace: a busy topic pays one sync in many batches.
     topic.reserve_block = min(max(2 * topic.reserve_block, 2 * (topic.head - topic.reserved)), _BLOCK_MAX)

@@ -64,8 +64,9 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
     current = _reopen(topic)
     if current is not None:
         drafts.append(current)
+    topic.tail.close_open()
     for blob in topic.tail:
-        first = blob.first_seq
+        first = max(blob.first_seq, topic.stored + 1)
         while first <= blob.last_seq:
             if current is None or current.seal or first != current.last_seq + 1:
                 if current is not None:

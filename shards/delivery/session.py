@@ -19,11 +19,19 @@ from topicd.ipc.protocol import (
     BULK_OPS,
     CREDIT,
     FETCHED,
+    FLAG_CAUGHT_UP,
+    FLAG_DEDUPED,
+    FLAG_PERFORMANCE,
+    FLAG_TOMBSTONE,
     HEADER,
     LENGTH_FIELD,
     MIN_LENGTH,
+    OP_APPEND,
+    OP_APPENDED,
+    OP_CREDIT,
+    OP_FETCHED,
+    OP_PUSH,
     PERFORMANCE,
-    MessageFlag,
     Op,
     error_message,
     header,
@@ -44,7 +52,7 @@ log = logging.getLogger(__name__)
 
 _BUFFER = 64 * KIB
 _FLUSH_NOW = 64 * KIB
-_MESSAGES_PER_READ_MAX = 4_096
+_HELLO = int(Op.HELLO)
 # An append answer in one go: header and body.
 _APPENDED_MESSAGE = struct.Struct(HEADER.format + APPENDED.format[1:])
 _APPENDED_LENGTH = MIN_LENGTH + APPENDED.size
@@ -173,11 +181,11 @@ class Session(asyncio.BufferedProtocol):
 
     def _handle(self, op: int, flags: int, request_id: int, body: memoryview) -> None:
         try:
-            if not self.greeted and op != Op.HELLO:
+            if not self.greeted and op != _HELLO:
                 raise InvalidRequest("the first message must be HELLO")
-            if op == Op.APPEND:
+            if op == OP_APPEND:
                 self._append(flags, request_id, body)
-            elif op == Op.CREDIT:
+            elif op == OP_CREDIT:
                 self._credit(body)
             else:
                 handler = HANDLERS.get(op)
@@ -245,12 +253,12 @@ class Session(asyncio.BufferedProtocol):
         self, request_id: int, flags: int, first_seq: int, count: int, head: int, entry: AppendEntry
     ) -> None:
         self.in_flight -= 1
-        extra = self._performance(entry) if flags & MessageFlag.PERFORMANCE else b""
+        extra = self._performance(entry) if flags & FLAG_PERFORMANCE else b""
         self._write_appended(request_id, flags, first_seq, count, head, extra)
 
     def deduped(self, request_id: int, flags: int, first_seq: int, count: int, head: int) -> None:
         self.in_flight -= 1
-        extra = PERFORMANCE.pack(0, 0, 0, 0, 0) if flags & MessageFlag.PERFORMANCE else b""
+        extra = PERFORMANCE.pack(0, 0, 0, 0, 0) if flags & FLAG_PERFORMANCE else b""
         self._write_appended(request_id, flags, first_seq, count, head, extra)
 
     def _write_appended(
@@ -259,8 +267,8 @@ class Session(asyncio.BufferedProtocol):
         self.write(
             _APPENDED_MESSAGE.pack(
                 _APPENDED_LENGTH + len(extra),
-                Op.APPEND | ANSWER,
-                flags & MessageFlag.DEDUPED,
+                OP_APPENDED,
+                flags & FLAG_DEDUPED,
                 request_id,
                 first_seq,
                 count,
@@ -285,7 +293,7 @@ class Session(asyncio.BufferedProtocol):
 
     def fetched(self, request_id: int, flags: int, topic: Topic, answer: Answer) -> None:
         performance = None
-        if flags & MessageFlag.PERFORMANCE:
+        if flags & FLAG_PERFORMANCE:
             performance = {
                 "server_total_ms": 0.0,
                 "wal_append_ms": 0.0,
@@ -293,26 +301,26 @@ class Session(asyncio.BufferedProtocol):
                 "records_scanned": answer.examined,
                 "throttle_wait_ms": 0.0,
             }
-        self._write_frames(Op.FETCH | ANSWER, request_id, topic, answer, performance)
+        self._write_frames(OP_FETCHED, request_id, topic, answer, performance)
         self.actor.flush_later(self)
 
     def push(self, sub_id: int, topic: Topic, answer: Answer) -> None:
-        self._write_frames(Op.PUSH, sub_id, topic, answer, None)
+        self._write_frames(OP_PUSH, sub_id, topic, answer, None)
         if self._out_bytes >= _FLUSH_NOW:
             self.flush()
 
     def _write_frames(
         self, op: int, request_id: int, topic: Topic, answer: Answer, performance: dict[str, Any] | None
     ) -> None:
-        flags = 0 if answer.next_from < topic.visible else MessageFlag.CAUGHT_UP
+        flags = 0 if answer.next_from < topic.visible else FLAG_CAUGHT_UP
         extra = b""
         if answer.tombstone is not None or performance is not None:
             body: dict[str, Any] = {}
             if answer.tombstone is not None:
-                flags |= MessageFlag.TOMBSTONE
+                flags |= FLAG_TOMBSTONE
                 body["tombstone"] = answer.tombstone.to_wire()
             if performance is not None:
-                flags |= MessageFlag.PERFORMANCE
+                flags |= FLAG_PERFORMANCE
                 body["performance"] = performance
             extra = msgpack.packb(body)
         fixed = FETCHED.pack(

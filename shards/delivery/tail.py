@@ -1,78 +1,67 @@
-"""The newest records of a topic, in memory: the very blobs that went to the WAL, until a checkpoint has them.
+"""The newest records of a topic, in memory: the very frames that went to the WAL, until a checkpoint has them.
 
-Promise: blobs are in seq order without holes. Not shared: the actor's thread only.
+Promise: blobs are in seq order. Frames of small batches are gathered in one open blob, so that a million single
+appends are not a million objects. Not shared: the actor's thread only; checkpoint threads read frames that nobody
+changes any more.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from topicd._native.interface import Buffer
-from topicd.limits import FRAME_OVERHEAD
+from topicd.limits import FRAME_OVERHEAD, KIB
+
+_ARENA_BYTES = 256 * KIB
+_SMALL = 16 * KIB  # a batch below this is copied into the open blob
+_FIRST_ARENA = 4 * KIB
 
 
 class Blob:
-    """Neighbouring append frames data[start:end] of one topic. Nobody changes them any more."""
+    """Neighbouring append frames data[start:end] of one topic. Frames that are in it never change."""
 
-    __slots__ = (
-        "count",
-        "data",
-        "end",
-        "first_seq",
-        "first_ts",
-        "last_ts",
-        "offsets",
-        "outlet",
-        "ring_end",
-        "start",
-    )
+    __slots__ = ("data", "end", "first_seq", "first_ts", "last_ts", "offsets", "start")
 
     def __init__(
-        self,
-        data: Buffer,
-        start: int,
-        end: int,
-        first_seq: int,
-        offsets: memoryview,
-        first_ts: int,
-        last_ts: int,
-        outlet: int,
-        ring_end: int,
+        self, data: Buffer, start: int, end: int, first_seq: int, offsets: Sequence[int], first_ts: int, last_ts: int
     ) -> None:
         self.data = data
         self.start = start
         self.end = end
         self.first_seq = first_seq
-        self.count = len(offsets)
-        self.offsets = offsets  # u32 of each frame, relative to start
+        self.offsets = offsets  # of each frame, relative to start
         self.first_ts = first_ts
         self.last_ts = last_ts
-        self.outlet = outlet  # which ring it went through
-        self.ring_end = ring_end  # and where it ends there
+
+    @property
+    def count(self) -> int:
+        return len(self.offsets)
 
     @property
     def last_seq(self) -> int:
-        return self.first_seq + self.count - 1
-
-    @property
-    def content_bytes(self) -> int:
-        """What counts against caps: everything but the fixed overhead of frames."""
-        return self.end - self.start - FRAME_OVERHEAD * self.count
+        return self.first_seq + len(self.offsets) - 1
 
     def offset_of(self, seq: int) -> int:
         """Where the frame of seq begins; seq may be one behind the last."""
         index = seq - self.first_seq
-        return self.start + self.offsets[index] if index < self.count else self.end
+        return self.start + self.offsets[index] if index < len(self.offsets) else self.end
 
     def view(self) -> memoryview:
         return memoryview(self.data)[self.start : self.end]
+
+    def content_bytes(self) -> int:
+        """What counts against caps: everything but the fixed overhead of frames."""
+        return self.end - self.start - FRAME_OVERHEAD * len(self.offsets)
 
 
 class Tail:
     def __init__(self) -> None:
         self._blobs: list[Blob] = []
         self._firsts: list[int] = []
+        self._open: Blob | None = None
+        self._arena: bytearray = bytearray()
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -82,9 +71,31 @@ class Tail:
         return iter(self._blobs)
 
     def append(self, blob: Blob) -> None:
-        self._blobs.append(blob)
-        self._firsts.append(blob.first_seq)
-        self.bytes += blob.end - blob.start
+        """Take the next records. Small ones are copied to the open blob, large ones stay where they are."""
+        size = blob.end - blob.start
+        self.bytes += size
+        if size >= _SMALL:
+            self._open = None
+            self._add(blob)
+            return
+        into = self._open
+        if into is None or into.end + size > len(self._arena) or into.last_seq + 1 != blob.first_seq:
+            into = self._open_arena(blob, size)
+        base = into.end
+        self._arena[base : base + size] = (
+            blob.data if size == len(blob.data) else memoryview(blob.data)[blob.start : blob.end]
+        )
+        offsets: array[int] = into.offsets  # type: ignore[assignment]
+        if len(blob.offsets) == 1:
+            offsets.append(base)
+        else:
+            offsets.extend([base + offset for offset in blob.offsets])
+        into.end = base + size
+        into.last_ts = blob.last_ts
+
+    def close_open(self) -> None:
+        """What was taken so far is complete; the next records go to another blob."""
+        self._open = None
 
     def first(self) -> Blob | None:
         return self._blobs[0] if self._blobs else None
@@ -97,22 +108,26 @@ class Tail:
         for i in range(index, len(self._blobs)):
             yield self._blobs[i]
 
-    def up_to(self, limit_bytes: int) -> list[Blob]:
-        """The oldest blobs, together at most limit_bytes but at least one."""
-        taken: list[Blob] = []
-        size = 0
-        for blob in self._blobs:
-            size += blob.end - blob.start
-            if taken and size > limit_bytes:
-                break
-            taken.append(blob)
-        return taken
-
     def drop_through(self, seq: int) -> None:
         """Forget blobs that end at or before seq."""
         index = 0
         while index < len(self._blobs) and self._blobs[index].last_seq <= seq:
-            self.bytes -= self._blobs[index].end - self._blobs[index].start
+            blob = self._blobs[index]
+            self.bytes -= blob.end - blob.start
+            if blob is self._open:
+                self._open = None
             index += 1
         del self._blobs[:index]
         del self._firsts[:index]
+
+    def _open_arena(self, blob: Blob, size: int) -> Blob:
+        # Grows with use: ten thousand quiet topics do not hold ten thousand arenas.
+        grown = min(_ARENA_BYTES, 4 * len(self._arena)) if self._open is not None else 0
+        self._arena = bytearray(max(_FIRST_ARENA, grown, size))
+        self._open = Blob(self._arena, 0, 0, blob.first_seq, array("I"), blob.first_ts, blob.last_ts)
+        self._add(self._open)
+        return self._open
+
+    def _add(self, blob: Blob) -> None:
+        self._blobs.append(blob)
+        self._firsts.append(blob.first_seq)

@@ -45,7 +45,6 @@ class Topic:
     def __init__(self, topic_id: int, name: str, config: TopicConfig, outlet: int, created_ms: int) -> None:
         self.id = topic_id
         self.name = name
-        self.config = config
         self.outlet = outlet
         self.created_ms = created_ms
         self.live = True
@@ -83,18 +82,20 @@ class Topic:
         self.followers: set[Follower] = set()
         self.last_write_ms = 0
         self.last_read_ms = 0
-        self.checkpointing = False
+        self.set_config(config)
+
+    def set_config(self, config: TopicConfig) -> None:
+        self.config = config
+        # Asked once per write, so not looked up each time.
+        self.ephemeral = config.durability == Durability.EPHEMERAL
+        self.reserves = config.durability == Durability.DISK
+        self._need = NEED_OF[Durability(config.durability)]
 
     def need_for(self, last_seq: int) -> Need:
         """The class of the next write. It never overtakes a stricter one under way, nor the mark of reserved seqs."""
-        need = NEED_OF[Durability(self.config.durability)]
-        if self.pending_synced or (need is Need.WRITTEN and last_seq > self.reserved):
+        if self.pending_synced or (self.reserves and last_seq > self.reserved):
             return Need.SYNCED
-        return need
-
-    @property
-    def ephemeral(self) -> bool:
-        return self.config.durability == Durability.EPHEMERAL
+        return self._need
 
     def note_loss(self, floor: int, reason: str, records: int) -> None:
         """Cap or TTL removed everything below floor. Old entries merge, so the list stays short."""

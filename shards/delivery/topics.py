@@ -142,7 +142,7 @@ class Topics:
             raise Conflict("durability of a topic that has records cannot change to or from ephemeral")
 
         def changed() -> None:
-            topic.config = config
+            topic.set_config(config)
             self._actor.note_config(topic)
             done(topic, None)
 
