@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.fakedisk import FakeDisk
+from tests.unit.storage.segment_kit import TOPICS, Topic
+
+
+@pytest.fixture
+def disk() -> FakeDisk:
+    return FakeDisk(directories=[TOPICS])
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic()
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Topic:
+    """A topic on the real disk."""
+    return Topic(topics_dir=tmp_path / "topics")

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.fakedisk import FakeDisk
+from tests.support.faultfs import FaultFs
+from topicd.shards.storage.snapshot import SnapshotStore
+
+HOME = Path("/data/meta/shard-00")
+
+
+@pytest.fixture
+def disk() -> FakeDisk:
+    return FakeDisk(directories=[Path("/data")])
+
+
+def rot(disk: FakeDisk, number: int) -> None:
+    disk.damage(HOME / f"snapshot-{number}.bin", 25, b"\xee")
+
+
+def test_nothing_saved_is_none(disk: FakeDisk) -> None:
+    store = SnapshotStore(disk, HOME)
+    assert store.load_newest() is None
+    assert store.problems == []
+
+
+def test_the_newest_comes_back_and_one_predecessor_stays(disk: FakeDisk) -> None:
+    store = SnapshotStore(disk, HOME)
+    assert [store.save({"n": n}) for n in range(4)] == [1, 2, 3, 4]
+    assert SnapshotStore(disk, HOME).load_newest() == (4, {"n": 3})
+    assert sorted(disk.listdir(HOME)) == ["snapshot-3.bin", "snapshot-4.bin"]
+
+
+def test_numbers_go_on_after_a_restart(disk: FakeDisk) -> None:
+    SnapshotStore(disk, HOME).save("a")
+    assert SnapshotStore(disk, HOME).save("b") == 2
+
+
+def test_a_corrupt_newest_falls_back_and_says_so(disk: FakeDisk) -> None:
+    store = SnapshotStore(disk, HOME)
+    store.save({"v": "one"})
+    store.save({"v": "two"})
+    rot(disk, 2)
+    again = SnapshotStore(disk, HOME)
+    assert again.load_newest() == (1, {"v": "one"})
+    assert len(again.problems) == 1
+    assert "snapshot-2.bin: checksum" in again.problems[0]
+
+
+def test_after_a_fall_back_the_good_one_is_the_predecessor(disk: FakeDisk) -> None:
+    store = SnapshotStore(disk, HOME)
+    store.save({"v": "one"})
+    store.save({"v": "two"})
+    rot(disk, 2)
+    again = SnapshotStore(disk, HOME)
+    assert again.save({"v": "three"}) == 3
+    assert sorted(disk.listdir(HOME)) == ["snapshot-1.bin", "snapshot-3.bin"]
+    rot(disk, 3)
+    assert SnapshotStore(disk, HOME).load_newest() == (1, {"v": "one"})
+
+
+def test_all_corrupt_is_none_with_every_problem(disk: FakeDisk) -> None:
+    store = SnapshotStore(disk, HOME)
+    store.save({"v": "one"})
+    store.save({"v": "two"})
+    rot(disk, 1)
+    rot(disk, 2)
+    assert store.load_newest() is None
+    assert len(store.problems) == 2
+    assert store.save({"v": "three"}) == 3
+
+
+def test_left_over_temporary_files_and_strangers(disk: FakeDisk) -> None:
+    store = SnapshotStore(disk, HOME)
+    store.save("a")
+    for name in ("snapshot-9.bin.tmp", "notes.txt"):
+        disk.open(HOME / name, write=True, create=True).close()
+    assert store.save("b") == 2
+    assert sorted(disk.listdir(HOME)) == ["notes.txt", "snapshot-1.bin", "snapshot-2.bin"]
+
+
+def test_a_failure_to_prune_does_not_fail_the_save(disk: FakeDisk) -> None:
+    SnapshotStore(disk, HOME).save("a")
+    SnapshotStore(disk, HOME).save("b")
+    failing = FaultFs(disk, fail_at=1, always=True, only=lambda name, path: name == "unlink")
+    assert SnapshotStore(failing, HOME).save("c") == 3
+    assert SnapshotStore(disk, HOME).load_newest() == (3, "c")
+    assert SnapshotStore(disk, HOME).save("d") == 4
+    assert sorted(disk.listdir(HOME)) == ["snapshot-3.bin", "snapshot-4.bin"]
+
+
+def test_an_unreadable_newest_falls_back(disk: FakeDisk) -> None:
+    store = SnapshotStore(disk, HOME)
+    store.save("a")
+    store.save("b")
+    failing = FaultFs(disk, fail_at=1, reads=True, only=lambda name, path: name == "pread")
+    again = SnapshotStore(failing, HOME)
+    assert again.load_newest() == (1, "a")
+    assert "Input/output error" in again.problems[0]
