@@ -116,9 +116,7 @@ class ControlChannel:
         BufferError: the peer has not read for so long that the queue is full."""
         packed = msgpack.packb(body, use_bin_type=True)
         if len(packed) > MAX_CONTROL_MESSAGE:
-            raise FormatError(
-                f"control message of {len(packed)} bytes, at most {MAX_CONTROL_MESSAGE} are allowed"
-            )
+            raise FormatError(f"control message of {len(packed)} bytes, at most {MAX_CONTROL_MESSAGE} are allowed")
         if len(self._out) > MAX_CONTROL_MESSAGE:
             raise BufferError("the peer does not read its control channel")
         self._out += _LENGTH.pack(len(packed)) + packed
@@ -183,9 +181,7 @@ class ControlChannel:
         while len(self._in) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._in, at)
             if length > MAX_CONTROL_MESSAGE:
-                raise FormatError(
-                    f"control message of {length} bytes, at most {MAX_CONTROL_MESSAGE} are allowed"
-                )
+                raise FormatError(f"control message of {length} bytes, at most {MAX_CONTROL_MESSAGE} are allowed")
             end = at + _LENGTH.size + length
             if len(self._in) < end:
                 break

@@ -6,7 +6,6 @@ source and rule.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
@@ -60,22 +59,14 @@ class Settings:
     wal_file_bytes: int = _setting(
         "size", 64 * MIB, "size of one WAL file; at least twice ring_bytes", low=MIB, high=4096 * MIB
     )
-    disk_sync_ms: int = _setting(
-        "ms", 50, "longest time until a write of class disk is synced", low=1, high=60_000
-    )
+    disk_sync_ms: int = _setting("ms", 50, "longest time until a write of class disk is synced", low=1, high=60_000)
     checkpoint_bytes: int = _live(
         "size", 32 * MIB, "checkpoint after so much new data per delivery shard", low=64 * KIB, high=NO_LIMIT
     )
-    checkpoint_ms: int = _live(
-        "ms", 1000, "checkpoint so often while there is new data", low=10, high=_DAY_MS
-    )
+    checkpoint_ms: int = _live("ms", 1000, "checkpoint so often while there is new data", low=10, high=_DAY_MS)
     snapshot_ms: int = _live("ms", 60_000, "write a metadata snapshot so often", low=100, high=_DAY_MS)
-    segment_max_records: int = _setting(
-        "count", 10_000, "seal a segment at so many records", low=1, high=10_000_000
-    )
-    segment_max_bytes: int = _setting(
-        "size", 64 * MIB, "seal a segment at this size", low=4 * KIB, high=1024 * MIB
-    )
+    segment_max_records: int = _setting("count", 10_000, "seal a segment at so many records", low=1, high=10_000_000)
+    segment_max_bytes: int = _setting("size", 64 * MIB, "seal a segment at this size", low=4 * KIB, high=1024 * MIB)
     segment_max_age_ms: int = _setting("ms", 3_600_000, "seal a segment at this age", low=100, high=NO_LIMIT)
     map_cache_bytes: int = _setting(
         "size", 64 * MIB, "mapped segments a delivery shard keeps for reading", low=0, high=NO_LIMIT
@@ -93,12 +84,8 @@ class Settings:
         low=MIB,
         high=NO_LIMIT,
     )
-    max_inflight_per_connection: int = _live(
-        "count", 1000, "unanswered requests per connection", low=1, high=1_000_000
-    )
-    max_total_bytes: int = _live(
-        "size", 0, "stored bytes in all; 0: as much as the disk holds", low=0, high=NO_LIMIT
-    )
+    max_inflight_per_connection: int = _live("count", 1000, "unanswered requests per connection", low=1, high=1_000_000)
+    max_total_bytes: int = _live("size", 0, "stored bytes in all; 0: as much as the disk holds", low=0, high=NO_LIMIT)
     outbox_bytes: int = _setting(
         "size", 4 * MIB, "bytes waiting for a slow reader before it is lagged", low=64 * KIB, high=NO_LIMIT
     )
@@ -206,8 +193,8 @@ def parse_all(given: Mapping[str, Any], source: str) -> dict[str, Any]:
     parsed = {}
     for name, value in given.items():
         if name not in FIELDS:
-            near = difflib.get_close_matches(str(name), FIELDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`topicd config show` lists all"
+            near = _nearest(str(name), 0.6)
+            hint = f"did you mean {near}?" if near else "`topicd config show` lists all"
             raise ConfigError(f"unknown setting {name!r:.100} ({source}); {hint}")
         try:
             parsed[name] = values.parse(value, FIELDS[name].metadata)
@@ -228,10 +215,17 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
         name = key.removeprefix(ENV_PREFIX).lower()
         if name in FIELDS:
             found[name] = value
-        elif near := difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.85):
+        elif near := _nearest(name, 0.85):
             # Other programs may have TOPICD_ variables; only a likely slip of the pen is an error.
-            raise ConfigError(f"unknown environment variable {key}; did you mean {env_name(near[0])}?")
+            raise ConfigError(f"unknown environment variable {key}; did you mean {env_name(near)}?")
     return found
+
+
+def _nearest(name: str, likeness: float) -> str | None:
+    # Every process loads this module; hardly any makes a mistake.
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, FIELDS, n=1, cutoff=likeness)), None)
 
 
 def format_value(name: str, value: Any) -> str:

@@ -22,9 +22,7 @@ def setup(process: str, level: str = "info", format: str = "text") -> None:
     """Take over the root logger of this process. May be called again."""
     handler = logging.StreamHandler(sys.stderr)
     journal = on_journal()
-    handler.setFormatter(
-        JsonFormatter(process, journal) if format == "json" else TextFormatter(process, journal)
-    )
+    handler.setFormatter(JsonFormatter(process, journal) if format == "json" else TextFormatter(process, journal))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     set_level(level)

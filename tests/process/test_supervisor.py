@@ -409,9 +409,7 @@ def test_ready_is_said_after_every_shard_serves_and_stopping_before_they_stop(
     heard_until(notify, "STOPPING=1")
 
 
-def test_status_follows_a_child_that_is_replaced_and_ready_is_said_once(
-    daemon: Start, notify: socket.socket
-) -> None:
+def test_status_follows_a_child_that_is_replaced_and_ready_is_said_once(daemon: Start, notify: socket.socket) -> None:
     d = with_systemd(daemon(), notify).start()
     heard_until(notify, "STATUS=serving: 4 shards")
     os.kill(d.child("dlv-00")["pid"], signal.SIGKILL)

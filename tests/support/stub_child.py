@@ -58,9 +58,7 @@ class Stub:
                 for message in self.channel.receive():
                     self.note(message["event"], message=message)
                     waits = waits and message["event"] != "wal_ready"
-                    self.stopping = self.stopping or (
-                        message["event"] == "stop" and not self.plan.get("deaf")
-                    )
+                    self.stopping = self.stopping or (message["event"] == "stop" and not self.plan.get("deaf"))
             except EOFError:
                 self.note("orphan")
                 return 0

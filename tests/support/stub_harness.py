@@ -85,9 +85,7 @@ class StubDaemon:
 
     def start_activated(self, listener: socket.socket) -> StubDaemon:
         """As systemd starts a service with a socket unit: descriptor 3 listens."""
-        hand_over = (
-            "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ.update(LISTEN_PID=str(os.getpid()), "
-        )
+        hand_over = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ.update(LISTEN_PID=str(os.getpid()), "
         hand_over += "LISTEN_FDS='1'); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
         fd = listener.fileno()
         self._launch([sys.executable, "-c", hand_over, str(fd), *self._arguments()], pass_fds=[fd])

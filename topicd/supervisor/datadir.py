@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,15 @@ class Format(NamedTuple):
     version: int
     created_ms: int
     wal_seed: int  # u64, makes checksums of this directory's WAL differ from any other's
+
+
+def make_directory(fs: Fs, path: Path) -> None:
+    """Make path and its missing parents, each durable: synced data in a directory that vanishes is lost data."""
+    missing = [folder for folder in (path, *path.parents) if not fs.exists(folder)]
+    fs.mkdir(path)
+    for folder in missing:
+        with suppress(PermissionError):
+            fs.sync_dir(folder.parent)
 
 
 def take_lock(data: DataDir, patience_s: float) -> int:
@@ -106,9 +116,7 @@ def _parse(data: DataDir, raw: bytes) -> Format:
     except (ValueError, KeyError, TypeError) as exc:
         raise FormatError(f"{data.format} is damaged ({exc}); restore it from a backup") from None
     if found.version != FORMAT_VERSION:
-        raise FormatError(
-            f"{data.format}: version {found.version}, this topicd knows version {FORMAT_VERSION}"
-        )
+        raise FormatError(f"{data.format}: version {found.version}, this topicd knows version {FORMAT_VERSION}")
     return found
 
 

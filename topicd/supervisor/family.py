@@ -67,9 +67,7 @@ class Family:
                 child.told_wal_ready = child.send({"event": "wal_ready"})
 
     def next_start(self, wanted: Callable[[str], bool]) -> float | None:
-        waiting = (
-            child for child in self.children if child.state is ChildState.BACKOFF and wanted(child.kind)
-        )
+        waiting = (child for child in self.children if child.state is ChildState.BACKOFF and wanted(child.kind))
         return min((child.due for child in waiting), default=None)
 
     def reap(self, now: float, wanted: Callable[[str], bool]) -> None:
@@ -127,9 +125,7 @@ class Family:
             log.error("process cannot be started", extra={"child": child.name, "error": exc})
             self._retry_or_give_up(child, now, str(exc))
             return
-        self._selector.register(
-            channel, selectors.EVENT_READ, lambda mask: self._listen_to(child, time.monotonic())
-        )
+        self._selector.register(channel, selectors.EVENT_READ, lambda mask: self._listen_to(child, time.monotonic()))
         log.debug("process started", extra={"child": child.name, "pid": child.pid})
 
     def _boot_info(self, child: Child) -> BootInfo:

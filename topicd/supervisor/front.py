@@ -88,9 +88,7 @@ class Front:
         if uid not in self.uids:
             self._refuse(session, Forbidden(f"uid {uid} may not connect; see the setting allowed_uids"))
         elif len(self._sessions) > MAX_CONNECTIONS and not self._make_room(session):
-            self._refuse(
-                session, Throttled("too many connections", limit=MAX_CONNECTIONS, retry_after_ms=1000)
-            )
+            self._refuse(session, Throttled("too many connections", limit=MAX_CONNECTIONS, retry_after_ms=1000))
 
     def _make_room(self, newcomer: Session) -> bool:
         idlest = min((s for s in self._sessions.values() if s is not newcomer), key=lambda s: s.active_at)
@@ -143,9 +141,7 @@ class Front:
             return protocol.error_message(message.request_id, exc)
         except Exception:
             log.exception("request failed", extra={"op": message.op})
-            return protocol.error_message(
-                message.request_id, Internal("the supervisor's log says what failed")
-            )
+            return protocol.error_message(message.request_id, Internal("the supervisor's log says what failed"))
 
     def _refuse(self, session: Session, error: TopicdError) -> None:
         session.out += protocol.error_message(0, error)

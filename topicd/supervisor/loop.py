@@ -234,8 +234,6 @@ class Supervisor:
                 "instance": identity.instance,
                 "run": identity.record.run,
                 "uptime_s": uptime_s,
-                "processes": self._table.rows(
-                    self._family.children, uptime_s, now, body.get("stats") is not False
-                ),
+                "processes": self._table.rows(self._family.children, uptime_s, now, body.get("stats") is not False),
             }
         raise InvalidRequest(f"op 0x{op:02x} is not known here; topics are served by the delivery shards")

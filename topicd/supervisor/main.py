@@ -75,9 +75,7 @@ def check(given: dict[str, Any], /, as_json: bool, **flags: Any) -> None:
             sys.exit(2)
         raise click.UsageError(str(exc)) from None
     file = str(loaded.file) if loaded.file else None
-    click.echo(
-        json.dumps({"ok": True, "file": file}) if as_json else f"settings are fine ({file or 'no file'})"
-    )
+    click.echo(json.dumps({"ok": True, "file": file}) if as_json else f"settings are fine ({file or 'no file'})")
 
 
 def run_daemon(flags: dict[str, Any]) -> int:

@@ -7,7 +7,9 @@ still hold data (clean is False) stay for the next start to drain.
 
 from __future__ import annotations
 
+import logging
 import os
+import resource
 import socket
 from collections.abc import MutableMapping
 from contextlib import suppress
@@ -24,6 +26,10 @@ from topicd.supervisor.memory import Memory
 from topicd.supervisor.notify import inherited_sockets
 
 _BACKLOG = 256
+# Beside one for each connection: segments, WAL files, bells, what libraries open.
+_OTHER_DESCRIPTORS = 4096
+
+log = logging.getLogger(__name__)
 
 
 class Resources:
@@ -36,17 +42,18 @@ class Resources:
         self.wal_seed = 0
         self.identity = Identity(self._fs, self._data)
         self._memory = Memory("", 0, 0, 0)
-        self._own_socket = False
+        self._owns_run_dir = self._inherited = False
         self._first_ids = 0
 
     def take_lock(self) -> None:
         """First of all; LockHeld if another daemon runs on the directory."""
-        self._fs.mkdir(self._data.root)
+        datadir.make_directory(self._fs, self._data.root)
         # Others must be able to reach the sockets; who may connect is decided by their mode and uid.
         self.run_dir.root.mkdir(0o755, parents=True, exist_ok=True)
         self.lock_fd = datadir.take_lock(self._data, self._settings.stop_timeout_s)
 
     def open(self) -> None:
+        _raise_descriptor_limit(self._settings.max_connections + _OTHER_DESCRIPTORS)
         wal, dlv = self._settings.wal_shards, self._settings.delivery_shards
         self.wal_seed = datadir.open_format(self._fs, self._data).wal_seed
         self.identity.open()
@@ -61,11 +68,10 @@ class Resources:
         given = inherited_sockets(environ)
         for extra in given[1:]:
             extra.close()
-        self._own_socket = not given
         listener = given[0] if given else unixsock.listen(self.run_dir.socket, self._settings.mode, _BACKLOG)
-        # Whoever answers on the main socket owns the directory; shards of an earlier run are gone.
-        for path in self.run_dir.root.glob("dlv-*.sock"):
-            unixsock.remove(path)
+        # Whoever listens on the main socket owns the directory; shards of an earlier run are gone.
+        self._owns_run_dir, self._inherited = True, bool(given)
+        self._remove_shard_sockets()
         return listener
 
     @property
@@ -98,17 +104,32 @@ class Resources:
             with suppress(OSError):
                 self.identity.mark_clean()
                 memory.unlink_all(self._memory.instance)
-        if self._own_socket:
-            unixsock.remove(self.run_dir.socket)
-            self._own_socket = False
-        if clean:
-            for shard in range(self._settings.delivery_shards):
-                unixsock.remove(self.run_dir.delivery_socket(shard))
+        if self._owns_run_dir:
+            if not self._inherited:
+                unixsock.remove(self.run_dir.socket)
+            if clean:
+                self._remove_shard_sockets()
+            self._owns_run_dir = False
         if self.lock_fd >= 0:
             os.close(self.lock_fd)
             self.lock_fd = -1
+
+    def _remove_shard_sockets(self) -> None:
+        for path in self.run_dir.root.glob("dlv-*.sock"):
+            unixsock.remove(path)
 
     def _sweep(self) -> None:
         for instance in self.identity.record.garbage:
             memory.unlink_all(instance)
         self.identity.forget_garbage()
+
+
+def _raise_descriptor_limit(wanted: int) -> None:
+    """For the children, which inherit it: a shell's usual limit of 1024 is less than max_connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if goal < wanted:
+        log.warning("fewer descriptors than connections allowed", extra={"limit": goal, "wanted": wanted})
+    if soft != resource.RLIM_INFINITY and soft < goal:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))

@@ -33,9 +33,7 @@ LIMITS = {
 def check_hello(body: dict[str, Any]) -> None:
     version = body.get("version")
     if version != PROTOCOL_VERSION:
-        raise UnsupportedVersion(
-            f"protocol version {version!r:.20} is not spoken here", supported=[PROTOCOL_VERSION]
-        )
+        raise UnsupportedVersion(f"protocol version {version!r:.20} is not spoken here", supported=[PROTOCOL_VERSION])
 
 
 def shard_map(instance: str, settings: Settings, run: RunDir) -> dict[str, Any]:

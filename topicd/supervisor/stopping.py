@@ -85,7 +85,5 @@ class StopPlan:
         if self._signalled.get(child.name) == number:
             return
         self._signalled[child.name] = number
-        log.warning(
-            "process does not stop, sending signal", extra={"child": child.name, "signal": number.name}
-        )
+        log.warning("process does not stop, sending signal", extra={"child": child.name, "signal": number.name})
         child.kill(number)

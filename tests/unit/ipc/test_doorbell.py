@@ -97,8 +97,7 @@ def test_no_wakeup_is_lost_between_two_processes(region: shm.Region, instance: s
         os.set_blocking(fd, False)
     base = [sys.executable, "-c", PLAYER, region.name, court, instance]
     players = [
-        subprocess.Popen([*base, str(me), str(ROUNDS), ",".join(map(str, fds))], pass_fds=fds)
-        for me in range(2)
+        subprocess.Popen([*base, str(me), str(ROUNDS), ",".join(map(str, fds))], pass_fds=fds) for me in range(2)
     ]
     try:
         assert [player.wait(timeout=100) for player in players] == [0, 0]

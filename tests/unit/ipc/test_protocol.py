@@ -64,9 +64,7 @@ def test_bulk_ops_may_be_larger_than_others() -> None:
         cut(reader, protocol.message(Op.OPEN, 1, b"x" * 900))
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"\xc1", b"\x01", msgpack.packb([1]), b"\x81\x01\x02", b"\x81", b"\xdf\xff"]
-)
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x01", msgpack.packb([1]), b"\x81\x01\x02", b"\x81", b"\xdf\xff"])
 def test_body_that_is_no_map_is_the_senders_error(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
         protocol.unpack_map(body)

@@ -102,9 +102,7 @@ while True:
 """
 
 
-def test_a_reader_beside_a_busy_writer_sees_whole_values_and_lags_by_one_at_most(
-    instance: str, name: str
-) -> None:
+def test_a_reader_beside_a_busy_writer_sees_whole_values_and_lags_by_one_at_most(instance: str, name: str) -> None:
     writer = subprocess.Popen([sys.executable, "-c", WRITER, name, instance])
     try:
         reader = Slots.attach(name, instance)

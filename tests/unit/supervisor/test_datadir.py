@@ -23,6 +23,25 @@ def data(tmp_path: Path) -> DataDir:
     return DataDir(tmp_path)
 
 
+class WatchedFs(RealFs):
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[Path] = []
+
+    def sync_dir(self, path: Path) -> None:
+        self.synced.append(path)
+        super().sync_dir(path)
+
+
+def test_new_directories_are_durable(tmp_path: Path) -> None:
+    fs = WatchedFs()
+    datadir.make_directory(fs, tmp_path / "a" / "b" / "c")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+    assert set(fs.synced) == {tmp_path, tmp_path / "a", tmp_path / "a" / "b"}
+    datadir.make_directory(fs, tmp_path / "a" / "b" / "c")
+    assert len(fs.synced) == 3
+
+
 def test_lock_holds_the_pid_and_is_free_again_after_close(data: DataDir) -> None:
     fd = datadir.take_lock(data, 0)
     assert data.lock.read_text() == f"{os.getpid()}\n"
