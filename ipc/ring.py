@@ -80,7 +80,8 @@ class Ring:
 
     @property
     def write_wanted_pos(self) -> int:
-        return core.load(self._memory, _WRITE_WANTED)
+        """Read after set_written(): the fences here and in want_write() let at least one side see the other."""
+        return core.fence_load(self._memory, _WRITE_WANTED)
 
     @property
     def absorbed_pos(self) -> int | None:
@@ -141,7 +142,8 @@ class RingProducer(Ring):
         core.store(self._memory, _SYNC_WANTED, position)
 
     def want_write(self, position: int) -> None:
-        core.store(self._memory, _WRITE_WANTED, position)
+        """Be rung when everything below is written. Look at written_pos afterwards, or place the bytes afterwards."""
+        core.store_fence(self._memory, _WRITE_WANTED, position)
 
     def set_absorbed(self, position: int | None) -> None:
         core.store(self._memory, _ABSORBED, 0 if position is None else position + 1)

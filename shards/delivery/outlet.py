@@ -79,6 +79,18 @@ class ControlEntry(Entry):
             self._undo(error)
 
 
+class _Waiting:
+    """An entry for which the ring has no room, or room for some of its parts only."""
+
+    __slots__ = ("begun_at", "entry", "left", "parts")
+
+    def __init__(self, parts: list[Part], entry: Entry) -> None:
+        self.parts = parts
+        self.entry = entry
+        self.left = deque(parts)
+        self.begun_at: int | None = None  # where the first of its parts was placed
+
+
 class Outlet:
     def __init__(self, index: int, ring: RingProducer, bell: Doorbell) -> None:
         self.index = index
@@ -86,7 +98,7 @@ class Outlet:
         self._bell = bell
         self._written_queue: deque[Entry] = deque()
         self._synced_queue: deque[Entry] = deque()
-        self._backlog: deque[tuple[deque[Part], Entry]] = deque()
+        self._backlog: deque[_Waiting] = deque()
         self._visible: deque[tuple[int, list[Part]]] = deque()  # committed but not synced yet
         self._epoch = 0
         self._placed = ring.head
@@ -126,19 +138,21 @@ class Outlet:
         starts = [
             queue[0].ring_end - queue[0].size for queue in (self._written_queue, self._synced_queue) if queue
         ]
+        if self._backlog and (begun_at := self._backlog[0].begun_at) is not None:
+            starts.append(begun_at)
         return min(starts, default=self._placed)
 
     def submit(self, parts: Sequence[Part], size: int, entry: Entry) -> None:
         """Place whole frames, now or when there is room; tell() follows through the entry."""
         entry.size = size
         self.in_flight_bytes += size
-        if not self._backlog:
-            end = self._ring.try_write(parts, size)
-            if end is not None:
-                self._after_placing(entry, end, parts)
-                return
-        self._backlog.append((deque(parts), entry))
+        placeable = list(parts)
+        if not self._backlog and self._try_place(placeable, entry):
+            return
+        self._backlog.append(_Waiting(placeable, entry))
         self.backlog_bytes += size
+        if len(self._backlog) == 1:
+            self._push_backlog()
 
     def flush(self) -> None:
         """Wake the WAL shard for what was submitted since the last flush."""
@@ -168,7 +182,17 @@ class Outlet:
 
     # ---- placing ----
 
-    def _after_placing(self, entry: Entry, end: int, parts: Sequence[Part]) -> None:
+    def _try_place(self, parts: list[Part], entry: Entry) -> bool:
+        # Asked for before it is placed: the WAL shard may have written it before the next line runs.
+        if entry.need is Need.WRITTEN:
+            self._ring.want_write(self._placed + entry.size)
+        end = self._ring.try_write(parts, entry.size)
+        if end is None:
+            return False
+        self._after_placing(entry, end, parts)
+        return True
+
+    def _after_placing(self, entry: Entry, end: int, parts: list[Part]) -> None:
         entry.ring_end = end
         self._placed = end
         self._unflushed = True
@@ -176,43 +200,46 @@ class Outlet:
             self._synced_queue.append(entry)
             self._ring.want_sync(end)
             return
-        self._visible.append((end, list(parts)))
+        self._visible.append((end, parts))
         if entry.need is Need.WRITTEN:
             self._written_queue.append(entry)
-            self._ring.want_write(end)
         else:
             self.in_flight_bytes -= entry.size
             entry.committed()
 
     def _push_backlog(self) -> None:
         while self._backlog:
-            parts, entry = self._backlog[0]
-            if entry.size <= self._ring.capacity:
-                end = self._ring.try_write(parts, entry.size)
-                if end is None:
-                    return
-            else:
-                pushed = self._push_pieces(parts)
-                if pushed is None:
-                    return
-                end = pushed
-            self._backlog.popleft()
-            self.backlog_bytes -= entry.size
-            self._after_placing(entry, end, parts)
-
-    def _push_pieces(self, parts: deque[Part]) -> int | None:
-        """More than the ring holds goes piece by piece; each part is whole frames and fits. None: wait for room.
-
-        Readers drop a batch whose last frame is missing, so a half-placed batch is no batch."""
-        end = None
-        while parts:
-            end = self._ring.try_write([parts[0]], len(parts[0]))
-            if end is None:
+            waiting = self._backlog[0]
+            if not self._push(waiting):
+                # Ask to be told of the next write, then look once more: room made before that would not ring.
+                self._ring.want_write(self._placed)
                 self._unflushed = True
-                return None
+                if not self._push(waiting):
+                    return
+            self._backlog.popleft()
+            self.backlog_bytes -= waiting.entry.size
+
+    def _push(self, waiting: _Waiting) -> bool:
+        """Place it whole, or go on placing its parts; False: wait for room.
+
+        More than the ring holds goes part by part, each of them whole frames that fit. Readers drop a batch whose
+        last frame is missing, so a half-placed batch is no batch."""
+        entry = waiting.entry
+        if entry.size <= self._ring.capacity:
+            return self._try_place(waiting.parts, entry)
+        if entry.need is Need.WRITTEN:
+            self._ring.want_write(self._placed + sum(len(part) for part in waiting.left))
+        while waiting.left:
+            end = self._ring.try_write([waiting.left[0]], len(waiting.left[0]))
+            if end is None:
+                return False
+            if waiting.begun_at is None:
+                waiting.begun_at = self._placed
             self._placed = end
-            parts.popleft()
-        return end
+            self._unflushed = True
+            waiting.left.popleft()
+        self._after_placing(entry, self._placed, waiting.parts)
+        return True
 
     # ---- telling ----
 
@@ -237,7 +264,7 @@ class Outlet:
         position, code = self._ring.failure
         self._release(self._synced_queue, min(position, self._ring.synced_pos))
         self._release(self._written_queue, position)
-        lost = [*self._synced_queue, *self._written_queue, *(entry for _, entry in self._backlog)]
+        lost = [*self._synced_queue, *self._written_queue, *(w.entry for w in self._backlog)]
         unreleased = {id(entry) for entry in self._written_queue}
         seen = [(end, parts) for end, parts in self._visible if end > position]
         ends = {entry.ring_end for entry in self._written_queue if id(entry) in unreleased}
