@@ -1,0 +1,78 @@
+"""Exit codes of topicctl and the one place that maps errors to them. Promise: scripts may rely on the codes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from topicd import errors
+from topicd.errors import TopicdError
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILED = 1  # something went wrong, or damage was found
+    USAGE = 2  # the command line or a value in it is wrong
+    NO_DAEMON = 3  # nothing answers at the socket
+    NOT_FOUND = 4  # no such topic, consumer or file
+    REFUSED = 5  # understood and declined: not allowed, full, in conflict, too large, directory in use
+    TRY_AGAIN = 6  # busy, not ready, or the disk refuses for now
+    INTERRUPTED = 130  # Ctrl-C
+    PIPE_CLOSED = 141  # the reader of our output left
+
+
+EXIT_OF: dict[type[TopicdError], Exit] = {
+    errors.InvalidRequest: Exit.USAGE,
+    errors.RecordTooLarge: Exit.REFUSED,
+    errors.BatchTooLarge: Exit.REFUSED,
+    errors.Unauthorized: Exit.REFUSED,
+    errors.Forbidden: Exit.REFUSED,
+    errors.TopicNotFound: Exit.NOT_FOUND,
+    errors.ConsumerNotFound: Exit.NOT_FOUND,
+    errors.Conflict: Exit.REFUSED,
+    errors.OutOfOrder: Exit.TRY_AGAIN,
+    errors.TopicFull: Exit.REFUSED,
+    errors.Throttled: Exit.TRY_AGAIN,
+    errors.StorageFailed: Exit.TRY_AGAIN,
+    errors.StorageCorrupt: Exit.FAILED,
+    errors.NotReady: Exit.TRY_AGAIN,
+    errors.WrongShard: Exit.TRY_AGAIN,
+    errors.UnsupportedVersion: Exit.REFUSED,
+    errors.ConnectionLost: Exit.NO_DAEMON,
+    errors.FormatError: Exit.FAILED,
+}
+
+HINT_OF: dict[type[TopicdError], str] = {
+    errors.ConnectionLost: "start it with `topicd`, or name its socket with --socket or TOPICD_SOCKET",
+    errors.TopicNotFound: "`topicctl topic list` shows all topics",
+    errors.ConsumerNotFound: "`topicctl consumer list TOPIC` shows all consumers",
+    errors.Forbidden: "see the setting allowed_uids",
+    errors.TopicFull: "raise the cap with `topicctl topic config`, or make room with `topicctl delete`",
+    errors.Throttled: "try again a little later",
+    errors.NotReady: "`topicctl status` shows how far recovery is; --timeout waits longer",
+    errors.StorageFailed: "free space or look at the daemon's log; `topicctl status` shows failed shards",
+    errors.StorageCorrupt: "stop the daemon and run `topicctl fsck`",
+    errors.UnsupportedVersion: "use the topicctl that came with the daemon",
+}
+
+
+class CliError(Exception):
+    """An error of the command line tool itself: one line, an exit code and perhaps a hint."""
+
+    def __init__(self, message: str, exit_code: Exit = Exit.FAILED, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+        self.hint = hint
+
+
+def exit_of(error: TopicdError) -> Exit:
+    return next((EXIT_OF[cls] for cls in type(error).__mro__ if cls in EXIT_OF), Exit.FAILED)
+
+
+def hint_of(error: TopicdError) -> str:
+    return next((HINT_OF[cls] for cls in type(error).__mro__ if cls in HINT_OF), "")
+
+
+def as_cli_error(error: TopicdError) -> CliError:
+    text = error.message.replace("\n  ", "; ").replace(";", ":", 1) if "\n" in error.message else error.message
+    return CliError(" ".join(text.split()), exit_of(error), hint_of(error))

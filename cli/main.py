@@ -1,0 +1,118 @@
+"""`topicctl`: topics from the command line. Exit codes: cli/exits.py, docs/cli.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from topicd.cli.app import App, shared_options
+from topicd.cli.exits import CliError, Exit, as_cli_error
+from topicd.cli.groups import Group, Lazy
+from topicd.errors import TopicdError
+
+DEBUG_ENV = "TOPICCTL_DEBUG"
+
+VERBS = {
+    "publish": Lazy("topicd.cli.publish:publish", "Store records in a topic."),
+    "read": Lazy("topicd.cli.read:read", "Print the records of a topic."),
+    "watch": Lazy("topicd.cli.watch:watch", "Print records of topics as they are stored."),
+    "topic": Lazy("topicd.cli.topic:topic", "List, show, create, configure and delete topics."),
+    "status": Lazy("topicd.cli.status:status", "Show how the daemon and its processes are."),
+}
+
+
+def root_command() -> Group:
+    return Group(
+        "topicctl",
+        lazy=VERBS,
+        params=[*shared_options(online=True)],
+        callback=_root,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help="Durable, ordered, replayable topics from the command line.",
+        epilog="`topicctl COMMAND --help` has examples. Exit codes: 0 ok, 1 failed or damage, 2 usage, "
+        "3 no daemon, 4 not found, 5 refused, 6 try again.",
+    )
+
+
+@click.pass_context
+def _root(ctx: click.Context) -> None:
+    ctx.ensure_object(App)
+
+
+def main(args: list[str] | None = None) -> NoReturn:
+    """Never a traceback, unless TOPICCTL_DEBUG is set."""
+    app = App()
+    try:
+        code = _run(args, app)
+    except Exception as exc:
+        if os.environ.get(DEBUG_ENV):
+            raise
+        code = _report(exc, app)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _pipe_closed()
+    sys.exit(code)
+
+
+def _run(args: list[str] | None, app: App) -> int:
+    try:
+        found: Any = root_command().main(args, prog_name="topicctl", standalone_mode=False, obj=app)
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        # The cursor stands behind ^C.
+        sys.stderr.write("\n")
+        return Exit.INTERRUPTED
+    return int(found or 0)
+
+
+def _report(exc: Exception, app: App) -> int:
+    if isinstance(exc, BrokenPipeError):
+        return _pipe_closed()
+    if isinstance(exc, click.ClickException):
+        error = _from_click(exc)
+    elif isinstance(exc, TopicdError):
+        error = as_cli_error(exc)
+    elif isinstance(exc, CliError):
+        error = exc
+    elif isinstance(exc, OSError):
+        where = f"{exc.filename}: " if exc.filename else ""
+        missing = isinstance(exc, FileNotFoundError)
+        error = CliError(f"{where}{exc.strerror or exc}", Exit.NOT_FOUND if missing else Exit.FAILED)
+    else:
+        hint = f"{DEBUG_ENV}=1 shows where; please report it"
+        error = CliError(f"unexpected {type(exc).__name__}: {exc}", Exit.FAILED, hint)
+    say_error(error, app.json)
+    return error.exit_code
+
+
+def _from_click(exc: click.ClickException) -> CliError:
+    hint = ""
+    if isinstance(exc, click.UsageError) and exc.ctx is not None:
+        hint = f"`{exc.ctx.command_path} --help` shows how"
+    return CliError(exc.format_message(), Exit.USAGE, hint)
+
+
+def say_error(error: CliError, as_json: bool) -> None:
+    if as_json:
+        body = {"message": error.message, "exit_code": int(error.exit_code), "hint": error.hint}
+        click.echo(json.dumps({"error": body}, ensure_ascii=False), err=True)
+        return
+    hint = f" ({error.hint})" if error.hint else ""
+    click.echo(f"topicctl: {error.message}{hint}", err=True)
+
+
+def _pipe_closed() -> int:
+    # What is still buffered has no reader; without this the interpreter complains at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.PIPE_CLOSED
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""`topicctl publish`: from the command line, a file or a pipe into a topic."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from topicd.cli.app import App, pass_app, verb
+from topicd.cli.exits import CliError, Exit, as_cli_error
+from topicd.errors import TopicdError
+
+if TYPE_CHECKING:
+    from topicd.cli.sources import Chunk
+    from topicd.client.client import Client
+
+EXAMPLES = """
+topicctl publish orders hello
+topicctl publish orders '{"id": 7}' --tag created --meta '{"trace": "a1"}'
+topicctl publish orders hello --key 2026-01-31/7      # stored once, however often it runs
+topicctl publish orders --from-file events.ndjson     # a record per line
+tail -f app.log | topicctl publish logs -             # as lines arrive
+topicctl read orders --json | topicctl publish copy - --ndjson
+topicctl publish images --from-file logo.png --raw    # the whole file as one record
+"""
+
+
+@verb("publish", examples=EXAMPLES)
+@click.argument("topic")
+@click.argument("data", required=False)
+@click.option("--from-file", "-f", type=click.Path(), metavar="FILE", help="Take records from a file; - is stdin.")
+@click.option("--lines", "form", flag_value="lines", help="A record per line (the default for files and stdin).")
+@click.option("--ndjson", "form", flag_value="ndjson", help="A JSON object per line, as `read --json` prints it.")
+@click.option("--raw", "form", flag_value="raw", help="The whole input as one record.")
+@click.option("--tag", metavar="TAG", help="Tag of every record that brings none.")
+@click.option("--node", metavar="NODE", help="Origin of every record that brings none.")
+@click.option("--meta", metavar="JSON", help="A JSON object stored beside the data.")
+@click.option("--key", metavar="KEY", help="Store one record only if this key is new.")
+@pass_app
+def publish(
+    app: App,
+    topic: str,
+    data: str | None,
+    from_file: str | None,
+    form: str | None,
+    tag: str | None,
+    node: str | None,
+    meta: str | None,
+    key: str | None,
+) -> None:
+    """Store records in TOPIC. DATA is one record; - reads records from stdin."""
+    if (data is None) == (from_file is None):
+        raise click.UsageError("give DATA, - for stdin, or --from-file FILE")
+    labels = parse_meta(meta)
+    path = from_file or (data if data == "-" else None)
+    if path is None:
+        if form is not None:
+            raise click.UsageError(f"--{form} is for --from-file and -")
+        _publish_one(app, topic, os.fsencode(data or ""), {"tag": tag, "node": node, "meta": labels, "key": key})
+        return
+    if key is not None and form != "raw":
+        raise click.UsageError("--key is for one record: DATA or --raw")
+    fd = sys.stdin.fileno() if path == "-" else _open(path)
+    try:
+        if form == "raw":
+            from topicd.cli.sources import whole
+
+            content = next(whole(fd)).records[0]
+            _publish_one(app, topic, content, {"tag": tag, "node": node, "meta": labels, "key": key})
+        else:
+            _publish_all(app, topic, fd, form == "ndjson", {"tag": tag, "node": node}, labels)
+    finally:
+        if path != "-":
+            os.close(fd)
+
+
+def parse_meta(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError as exc:
+        raise click.BadParameter(f"not JSON: {exc}", param_hint="--meta") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"must be a JSON object, not {text!r:.60}", param_hint="--meta")
+    return found
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise CliError(f"{path}: no such file", Exit.NOT_FOUND) from None
+
+
+def _publish_one(app: App, topic: str, data: bytes, given: dict[str, Any]) -> None:
+    with app.connect() as client:
+        seq = client.publish(topic, data, **given)
+        if app.json:
+            app.out.document({"topic": topic, "seq": seq})
+        else:
+            app.out.text(f"{topic}#{seq}")
+        _note_new_topic(client, topic, seq)
+
+
+def _publish_all(
+    app: App, topic: str, fd: int, ndjson: bool, labels: dict[str, str | None], meta: dict[str, Any] | None
+) -> None:
+    from topicd.cli.progress import Bar
+    from topicd.cli.sources import envelope, lines
+
+    chunks = lines(fd, envelope if ndjson else None)
+    total = stored_size(fd)
+    first = last = stored = 0
+    began = time.monotonic()
+    with app.connect() as client, Bar(f"publish {topic}", total, "bytes") as bar:
+        try:
+            for records, consumed in _with_meta(chunks, meta):
+                if records:
+                    done = client.publish_many(topic, records, **labels)
+                    first, last, stored = first or done.first_seq, done.last_seq, stored + done.count
+                bar.advance(consumed, f"{stored:,} records")
+        except (TopicdError, CliError) as exc:
+            error = as_cli_error(exc) if isinstance(exc, TopicdError) else exc
+            before = f"; {stored:,} records before it were stored, up to seq {last}" if stored else ""
+            raise CliError(error.message + before, error.exit_code, error.hint) from exc
+        _summary(app, topic, first, last, stored, time.monotonic() - began)
+        if stored:
+            _note_new_topic(client, topic, first)
+
+
+def _with_meta(chunks: Iterator[Chunk], meta: dict[str, Any] | None) -> Iterator[tuple[list[Any], int]]:
+    for chunk in chunks:
+        records = chunk.records
+        if meta:
+            records = [
+                (*record[:3], record[3] or meta) if isinstance(record, tuple) else (record, None, None, meta)
+                for record in records
+            ]
+        yield records, chunk.consumed
+
+
+def stored_size(fd: int) -> int | None:
+    """Bytes to come, as far as one can know."""
+    found = os.fstat(fd)
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _summary(app: App, topic: str, first: int, last: int, stored: int, seconds: float) -> None:
+    from topicd.cli.human import count, duration
+
+    if app.json:
+        body = {"topic": topic, "count": stored, "first_seq": first or None, "last_seq": last or None}
+        app.out.document({**body, "seconds": round(seconds, 6)})
+    elif not stored:
+        app.out.text("nothing to publish: the input is empty")
+    else:
+        rate = f", {count(stored / seconds)}/s" if seconds > 0.1 else ""
+        app.out.text(f"{topic}#{first}..{last}  {count(stored)} records in {duration(seconds)}{rate}")
+
+
+def _note_new_topic(client: Client, topic: str, seq: int) -> None:
+    """Record 1 of a topic whose name is nearly that of another: perhaps a typo made it."""
+    if seq == 1 and sys.stderr.isatty():
+        from topicd.cli.names import near_topics
+
+        near = near_topics(client, topic)
+        if near:
+            click.echo(f"note: {topic!r} is a new topic{near}", err=True)

@@ -1,0 +1,152 @@
+"""Everything topicctl prints: tables, fields, JSON documents and streams. Promise: tables fit the terminal,
+colours appear on terminals only, and JSON holds every byte: text as text, other bytes as {"base64": …}.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+# Nobody looks at the edge of a pipe: a table is as wide as its content.
+UNBOUNDED = 1_000
+STATE_STYLE = {"serving": "green", "recovering": "yellow", "starting": "yellow", "draining": "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    right: bool = False
+    # A narrow terminal cuts the columns with the lowest rank first; rank 0 is never dropped.
+    shrink: bool = False
+    style: str = ""
+
+
+class Output:
+    """stdout of one run."""
+
+    def __init__(self, *, json_mode: bool, width: int | None = None, color: bool | None = None) -> None:
+        self.json_mode = json_mode
+        self.color = wants_color() if color is None else color
+        self._width = width
+
+    @cached_property
+    def width(self) -> int:
+        return terminal_width() if self._width is None else self._width
+
+    @cached_property
+    def console(self) -> Console:
+        from rich.console import Console
+
+        return Console(
+            width=self.width, no_color=not self.color, force_terminal=self.color, highlight=False, markup=False
+        )
+
+    # ---- JSON ----
+
+    def document(self, body: Any) -> None:
+        """One JSON document: indented for people, compact in a pipe."""
+        indent = 2 if sys.stdout.isatty() else None
+        click.echo(dumps(body, indent))
+
+    def lines(self, bodies: Iterable[Any]) -> None:
+        """NDJSON."""
+        self.raw(b"".join(dumps(body).encode("utf-8", "backslashreplace") + b"\n" for body in bodies))
+
+    def raw(self, data: bytes) -> None:
+        if data:
+            click.echo(data, nl=False, color=True)
+
+    # ---- for people ----
+
+    def text(self, line: str) -> None:
+        click.echo(line, color=self.color)
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], title: str = "") -> None:
+        self.show(make_table(columns, rows, title))
+
+    def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """`name  value`, one per line, values under each other."""
+        pairs = list(pairs)
+        widest = max((len(name) for name, _ in pairs), default=0)
+        for name, value in pairs:
+            self.text(f"{self.styled(f'{name:<{widest}}', 'bright_black')}  {value}")
+
+    def show(self, what: RenderableType) -> None:
+        with self.console.capture() as capture:
+            self.console.print(what, soft_wrap=False)
+        lines = [line.rstrip() for line in capture.get().splitlines()]
+        click.echo("\n".join(lines), color=True)
+
+    def styled(self, text: str, color: str) -> str:
+        return click.style(text, fg=color) if self.color and color else text
+
+
+def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", title=title or None)
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            style=column.style or None,
+            min_width=None if column.shrink else len(column.title),
+        )
+    for row in rows:
+        table.add_row(*(Text(cell, style=STATE_STYLE.get(cell, "")) for cell in row))
+    return table
+
+
+def dumps(body: Any, indent: int | None = None) -> str:
+    separators = None if indent else (",", ":")
+    return json.dumps(body, ensure_ascii=False, indent=indent, separators=separators, default=_json_value)
+
+
+def json_bytes(data: bytes) -> str | dict[str, str]:
+    """UTF-8 as text, anything else in base64."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def json_text(text: str | None) -> Any:
+    """A tag or node: text that stands for undecodable bytes becomes base64."""
+    return None if text is None else json_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return json_bytes(value)
+    return str(value)
+
+
+def wants_color() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def terminal_width() -> int:
+    """COLUMNS, else the terminal's, else no limit."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (OSError, ValueError):
+        return UNBOUNDED

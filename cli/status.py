@@ -1,0 +1,92 @@
+"""`topicctl status`: how the daemon and its processes are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topicd.cli.app import App, pass_app, verb
+from topicd.cli.exits import Exit
+from topicd.cli.human import count, duration, size
+from topicd.cli.render import Column
+
+
+@verb(
+    "status",
+    examples="""
+    topicctl status
+    topicctl status --json | jq '.processes[] | {name, state}'
+    """,
+)
+@pass_app
+def status(app: App) -> int:
+    """Show how the daemon and its processes are. Exit code 1 unless all of it serves."""
+    with app.connect() as client:
+        found = client.status()
+    if app.json:
+        app.out.document(found)
+    else:
+        app.out.fields(headline(found))
+        app.out.text("")
+        app.out.table(COLUMNS, [row(process) for process in found["processes"]])
+    return Exit.OK if healthy(found) else Exit.FAILED
+
+
+COLUMNS = [
+    Column("process"),
+    Column("state"),
+    Column("pid", right=True),
+    Column("uptime", right=True),
+    Column("restarts", right=True),
+    Column("cpu", right=True),
+    Column("memory", right=True),
+    Column("note", shrink=True),
+]
+
+
+def healthy(status: dict[str, Any]) -> bool:
+    return status.get("state") == "serving" and all(p["state"] == "serving" for p in status["processes"])
+
+
+def headline(status: dict[str, Any]) -> list[tuple[str, str]]:
+    stats = [process.get("stats") or {} for process in status["processes"]]
+    total = {name: sum(s.get(name, 0) for s in stats) for name in ("topics", "records", "stored_bytes", "sessions")}
+    return [
+        ("state", status["state"] + (f": {status['failure']}" if status.get("failure") else "")),
+        ("uptime", duration(status["uptime_s"])),
+        ("instance", f"{status['instance']}, run {status['run']}"),
+        ("topics", count(total["topics"])),
+        ("stored", f"{count(total['records'])} records, {size(total['stored_bytes'])}"),
+        ("connections", count(total["sessions"])),
+    ]
+
+
+def row(process: dict[str, Any]) -> list[str]:
+    return [
+        process["name"],
+        process["state"],
+        str(process["pid"] or "-"),
+        duration(process["uptime_s"]),
+        str(process["restarts"]),
+        f"{process['cpu']:.0f}%",
+        size(process["rss"]),
+        note(process),
+    ]
+
+
+def note(process: dict[str, Any]) -> str:
+    """What an operator should know about this process; empty when all is well."""
+    stats = process.get("stats") or {}
+    found = []
+    if process["state"] == "recovering":
+        found.append(f"{process['percent']:.0f}% {process['what']}".strip())
+    elif process["what"]:
+        found.append(str(process["what"]))
+    if stats.get("read_only"):
+        found.append("read-only after a disk failure")
+    if stats.get("damage"):
+        found.append(f"{stats['damage']} damaged places, run fsck")
+    if stats.get("failures"):
+        found.append(f"{stats['failures']} write failures")
+    if stats.get("checkpoint_failures"):
+        found.append(f"{stats['checkpoint_failures']} checkpoint failures")
+    return "; ".join(found)
