@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from topicd.ipc.protocol import MessageReader, Op
 DAEMON = Path(__file__).with_name("stub_daemon.py")
 PATIENCE_S = 30.0
 T = TypeVar("T")
+Start = Callable[..., "StubDaemon"]
 
 
 def wait_for(condition: Callable[[], T], what: str, timeout: float = PATIENCE_S) -> T:
@@ -184,3 +186,19 @@ class StubDaemon:
                     continue
         for name in self.shm_left():
             shm.unlink(name)
+
+
+@contextmanager
+def stub_daemons(root: Path) -> Iterator[Start]:
+    """A maker of daemons (plan, then settings) in one directory; all are gone at the end."""
+    made: list[StubDaemon] = []
+
+    def make(plan: dict[str, Any] | None = None, **settings: Any) -> StubDaemon:
+        made.append(StubDaemon(root, plan, **settings))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for daemon in made:
+            daemon.clean_up()

@@ -61,7 +61,7 @@ def test_full_is_an_answer_and_changes_nothing(ends: tuple[RingProducer, RingCon
 
 
 def test_a_batch_larger_than_the_ring_never_fits(ends: tuple[RingProducer, RingConsumer]) -> None:
-    assert ends[0].try_write([b"x" * (CAPACITY + 1)]) is None
+    assert put(ends[0], b"x" * (CAPACITY + 1)) is None
 
 
 def test_a_blob_across_the_end_comes_back_in_two_views(ends: tuple[RingProducer, RingConsumer]) -> None:
