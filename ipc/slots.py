@@ -29,6 +29,7 @@ class Slots:
         self._region = region
         self._memory = region.memory
         self._size = region.body_len // 2
+        self._first = shm.BODY_AT
         self._number = max((n for n, _ in self._valid()), default=0)
 
     @classmethod
@@ -43,7 +44,7 @@ class Slots:
             raise FormatError(f"{self._region.name}: {len(payload)} bytes do not fit a slot of {self._size}")
         number = self._number + 1
         summed = core.xxh3_64(_SUMMED.pack(number, len(payload)) + payload)
-        at = self._at(number)
+        at = self._first if number % 2 == 0 else self._first + self._size
         # The slot of the previous value stays untouched: a reader always finds one whole slot.
         self._memory[at : at + _HEAD.size + len(payload)] = (
             _HEAD.pack(number, len(payload), 0, summed) + payload

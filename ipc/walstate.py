@@ -6,25 +6,24 @@ u64 lsn | u64 first_lsn of the active file | u64 synced_lsn | u32 rings | u64 wr
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 _FIXED = struct.Struct("<QQQI")
 
 
-@dataclass(frozen=True)
-class WalState:
+class WalState(NamedTuple):
     lsn: int
     first_lsn: int
     synced_lsn: int
     written: tuple[int, ...]
 
-    def pack(self) -> bytes:
-        rings = len(self.written)
-        return _FIXED.pack(self.lsn, self.first_lsn, self.synced_lsn, rings) + struct.pack(
-            f"<{rings}Q", *self.written
-        )
-
     @classmethod
     def unpack(cls, payload: bytes) -> WalState:
         lsn, first_lsn, synced_lsn, rings = _FIXED.unpack_from(payload)
         return cls(lsn, first_lsn, synced_lsn, struct.unpack_from(f"<{rings}Q", payload, _FIXED.size))
+
+
+def pack_state(lsn: int, first_lsn: int, synced_lsn: int, written: Sequence[int]) -> bytes:
+    rings = len(written)
+    return struct.pack(f"<QQQI{rings}Q", lsn, first_lsn, synced_lsn, rings, *written)

@@ -84,7 +84,7 @@ def boot(make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock(
 def run(
     main: Callable[[Shard], None], make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock()
 ) -> None:
-    """The body of a shard's __main__. What a user can act on is one line; what is our fault is a traceback in the log."""
+    """The body of a shard's __main__. What a user can act on is one line, our own faults a traceback in the log."""
     shard = boot(make_clock)
     try:
         main(shard)

@@ -61,6 +61,7 @@ class Actor:
         # A batch larger than the ring goes through it in pieces; a frame always fits one.
         self.piece_bytes = shard.settings.ring_bytes * 3 // 4
         self.draining = False
+        self.total_bytes_share = self.share_of(self.settings.max_total_bytes)
         # parts
         self.topics = Topics(self)
         self.appender = Appender(self)
@@ -75,9 +76,9 @@ class Actor:
         self.sessions: set[Session] = set()
         self.under_way: dict[tuple[int, int], AppendEntry] = {}
         self._moved: dict[int, Topic] = {}
-        self._to_flush: set[Session] = set()
+        self.to_flush: set[Session] = set()
         self._turn_scheduled = False
-        self._outlets_to_flush: set[Outlet] = set()
+        self.to_ring: set[Outlet] = set()
         # counters
         self.appends = 0
         self.records = 0
@@ -105,15 +106,11 @@ class Actor:
         told = False
         for outlet in self.outlets:
             told = outlet.collect() or told
-        self._end_turn()
+        self.end_turn()
         return told
 
-    def schedule_flush(self, outlet: Outlet) -> None:
-        self._outlets_to_flush.add(outlet)
-        self._schedule_turn()
-
     def flush_later(self, session: Session) -> None:
-        self._to_flush.add(session)
+        self.to_flush.add(session)
         self._schedule_turn()
 
     def _schedule_turn(self) -> None:
@@ -123,21 +120,22 @@ class Actor:
 
     def _turn(self) -> None:
         self._turn_scheduled = False
-        self._end_turn()
+        self.end_turn()
 
-    def _end_turn(self) -> None:
+    def end_turn(self) -> None:
         """Ring first: the disk works while followers and sessions are served."""
-        for outlet in self._outlets_to_flush:
+        for outlet in self.to_ring:
             outlet.flush()
-        self._outlets_to_flush.clear()
+        self.to_ring.clear()
         while self._moved:
             _, topic = self._moved.popitem()
-            self.retention.enforce(topic)
+            if topic.capped or topic.ephemeral:
+                self.retention.enforce(topic)
             for follower in list(topic.followers):
                 follower.moved()
-        for session in self._to_flush:
+        for session in self.to_flush:
             session.flush()
-        self._to_flush.clear()
+        self.to_flush.clear()
 
     # ---- what parts tell ----
 
@@ -177,7 +175,8 @@ class Actor:
         outlet = self.outlets[topic.outlet]
         outlet.submit([frame], len(frame), entry)
         self.checkpointer.note_control(outlet, len(frame))
-        self.schedule_flush(outlet)
+        self.to_ring.add(outlet)
+        self._schedule_turn()
 
     def topic_gone(self, topic: Topic) -> TopicNotFound:
         return TopicNotFound(f"topic {topic.name!r} was deleted", topic=topic.name, topic_id=topic.id)
@@ -221,6 +220,10 @@ class Actor:
         if not limit:
             return None
         return limit // self.delivery_shards + (1 if self.index < limit % self.delivery_shards else 0)
+
+    def use_settings(self, settings: Settings) -> None:
+        self.settings = settings
+        self.total_bytes_share = self.share_of(settings.max_total_bytes)
 
     def total_bytes(self) -> int:
         return self.checkpointer.total_bytes()

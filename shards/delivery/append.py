@@ -95,22 +95,19 @@ class Appender:
     def append(self, replier: Replier, request_id: int, flags: int, body: memoryview) -> None:
         """Take one APPEND body. Raises what refuses it; otherwise the replier is told later."""
         if len(body) < APPEND.size:
-            raise InvalidRequest(
-                f"append has {len(body)} bytes of body, the fixed fields alone are {APPEND.size}"
-            )
+            raise InvalidRequest(f"append has {len(body)} bytes of body, the fixed fields alone are {APPEND.size}")
         topic_id, producer_id, batch_no, count = APPEND.unpack_from(body)
-        at = APPEND.size
-        key = b""
-        if flags & FLAG_KEY:
-            key, at = _cut_key(body, at)
-        actor = self._actor
-        topic = actor.topics.by_id.get(topic_id)
+        topic = self._actor.topics.by_id.get(topic_id)
         if topic is None or not topic.live:
             raise TopicNotFound(f"no topic with id {topic_id}", topic_id=topic_id)
-        if producer_id and (answer := topic.producers.lookup(producer_id, batch_no)) is not None:
-            self._answer_again(topic, answer.first_seq, answer.records, replier, request_id, flags)
+        at, key = APPEND.size, b""
+        if flags & FLAG_KEY:
+            key, at = _cut_key(body, at)
+        if producer_id and not topic.producers.is_next(producer_id, batch_no):
+            _, first_seq, records = topic.producers.lookup(producer_id, batch_no)
+            self._answer_again(topic, first_seq, records, replier, request_id, flags)
             return
-        if key and (known := actor.keys.lookup(topic, key)) is not None:
+        if key and (known := self._actor.keys.lookup(topic, key)) is not None:
             self._answer_again(topic, known[0], known[1], replier, request_id, flags)
             return
         frames = bytearray(body[at:])
@@ -118,7 +115,7 @@ class Appender:
         entry = self._assign(topic, frames, count, producer_id, batch_no, key)
         entry.waiters.append((replier, request_id, flags))
         if flags & FLAG_PERFORMANCE:
-            entry.started_at = actor.clock.monotonic()
+            entry.started_at = self._actor.clock.monotonic()
         self._place(topic, entry)
 
     def _admit(self, topic: Topic, size: int, count: int) -> None:
@@ -128,23 +125,23 @@ class Appender:
         if not 0 < count <= MAX_BATCH_RECORDS:
             code = BatchTooLarge if count else InvalidRequest
             raise code(f"a write has 1 to {MAX_BATCH_RECORDS} records, this one says {count}")
-        if not topic.ephemeral and (refusal := outlet.refusal) is not None:
-            raise refusal
-        limit = actor.settings.max_inflight_bytes
-        if outlet.in_flight_bytes and outlet.in_flight_bytes + size > limit:
+        if outlet.read_only_errno and not topic.ephemeral:
+            raise outlet.refusal()
+        if outlet.in_flight_bytes and outlet.in_flight_bytes + size > actor.settings.max_inflight_bytes:
             raise Throttled(
-                f"{outlet.in_flight_bytes} bytes are under way, {limit} are allowed",
+                f"{outlet.in_flight_bytes} bytes are under way, {actor.settings.max_inflight_bytes} are allowed",
                 limit="max_inflight_bytes",
                 retry_after_ms=_RETRY_MS,
             )
-        total = actor.share_of(actor.settings.max_total_bytes)
+        total = actor.total_bytes_share
         if total is not None and actor.total_bytes() + size > total:
             raise Throttled(
                 f"this shard holds {actor.total_bytes()} bytes, its share of max_total_bytes is {total}",
                 limit="max_total_bytes",
                 retry_after_ms=1_000,
             )
-        self._check_caps(topic, count, size - FRAME_OVERHEAD * count)
+        if topic.capped:
+            self._check_caps(topic, count, size - FRAME_OVERHEAD * count)
 
     def _check_caps(self, topic: Topic, count: int, content: int) -> None:
         config = topic.config
@@ -213,7 +210,7 @@ class Appender:
         if topic.reserves:
             reserve_seqs(self._actor, topic)
         outlet.submit(parts, size, entry)
-        self._actor.schedule_flush(outlet)
+        self._actor.to_ring.add(outlet)
 
     def _answer_again(
         self, topic: Topic, first_seq: int, count: int, replier: Replier, request_id: int, flags: int

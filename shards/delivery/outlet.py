@@ -114,10 +114,12 @@ class Outlet:
         self._placed = self._ring.head
 
     @property
-    def refusal(self) -> StorageFailed | None:
-        """Why nothing can be stored now, if so."""
-        code = self._ring.read_only_errno
-        return _storage_failed(code) if code else None
+    def read_only_errno(self) -> int:
+        """Why nothing can be stored now; 0: it can."""
+        return self._ring.read_only_errno
+
+    def refusal(self) -> StorageFailed:
+        return _storage_failed(self.read_only_errno)
 
     @property
     def idle(self) -> bool:

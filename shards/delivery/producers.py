@@ -6,8 +6,8 @@ remembered for each.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from typing import Any, NamedTuple
+from collections import deque
+from typing import Any
 
 from topicd.errors import Conflict, OutOfOrder
 
@@ -16,50 +16,48 @@ ANSWERS_SAVED = 64  # of these in a snapshot; newer ones are in the log
 PRODUCERS_KEPT = 1_024  # per topic, least recently used go first
 
 
-class Answer(NamedTuple):
-    batch_no: int
-    first_seq: int
-    records: int
+Answer = tuple[int, int, int]  # batch number, first seq, records
 
 
 class ProducerState:
-    __slots__ = ("answers", "last_no")
+    __slots__ = ("answers", "last_no", "newest")
 
     def __init__(self, last_no: int = 0) -> None:
         self.last_no = last_no  # assigned last, stored or under way
+        self.newest = 0  # seq at which its last batch begins
         self.answers: deque[Answer] = deque(maxlen=ANSWERS_KEPT)
 
     def find(self, batch_no: int) -> Answer | None:
         if not self.answers:
             return None
         # Numbers are contiguous, so the position follows from the newest one.
-        index = len(self.answers) - 1 - (self.answers[-1].batch_no - batch_no)
-        if 0 <= index < len(self.answers) and self.answers[index].batch_no == batch_no:
+        index = len(self.answers) - 1 - (self.answers[-1][0] - batch_no)
+        if 0 <= index < len(self.answers) and self.answers[index][0] == batch_no:
             return self.answers[index]
-        return next((a for a in self.answers if a.batch_no == batch_no), None)
+        return next((answer for answer in self.answers if answer[0] == batch_no), None)
 
 
 class ProducerTable:
     def __init__(self) -> None:
-        self._states: OrderedDict[int, ProducerState] = OrderedDict()
+        self._states: dict[int, ProducerState] = {}
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def lookup(self, producer_id: int, batch_no: int) -> Answer | None:
-        """The first answer if this batch was assigned before (stored or under way); None if it is the next one."""
+    def is_next(self, producer_id: int, batch_no: int) -> bool:
+        """The common case: nothing was sent twice or too early."""
         state = self._states.get(producer_id)
-        if state is None or batch_no == state.last_no + 1:
-            return None
+        return state is None or batch_no == state.last_no + 1
+
+    def lookup(self, producer_id: int, batch_no: int) -> Answer:
+        """The first answer to a batch that was assigned before, stored or under way."""
+        state = self._states[producer_id]
         if batch_no > state.last_no:
-            raise OutOfOrder(
-                f"batch {batch_no} came before batch {state.last_no + 1}", expected=state.last_no + 1
-            )
+            raise OutOfOrder(f"batch {batch_no} came before batch {state.last_no + 1}", expected=state.last_no + 1)
         answer = state.find(batch_no)
         if answer is None:
             raise Conflict(
-                f"batch {batch_no} of producer {producer_id:016x} is too old to be answered again",
-                last=state.last_no,
+                f"batch {batch_no} of producer {producer_id:016x} is too old to be answered again", last=state.last_no
             )
         return answer
 
@@ -68,18 +66,22 @@ class ProducerTable:
         if state is None:
             state = self._states[producer_id] = ProducerState()
             if len(self._states) > PRODUCERS_KEPT:
-                self._states.popitem(last=False)
-        else:
-            self._states.move_to_end(producer_id)
+                self._forget_oldest()
         state.last_no = batch_no
-        state.answers.append(Answer(batch_no, first_seq, count))
+        state.newest = first_seq
+        state.answers.append((batch_no, first_seq, count))
+
+    def _forget_oldest(self) -> None:
+        """The producer whose last batch is the oldest; one that comes back is a new one."""
+        oldest = min(self._states, key=lambda producer_id: self._states[producer_id].newest)
+        del self._states[oldest]
 
     def take_back(self, producer_id: int, batch_no: int) -> None:
         """The batch was not stored; its number may be used again."""
         state = self._states.get(producer_id)
         if state is None:
             return
-        while state.answers and state.answers[-1].batch_no >= batch_no:
+        while state.answers and state.answers[-1][0] >= batch_no:
             state.answers.pop()
         state.last_no = min(state.last_no, batch_no - 1)
 
@@ -87,17 +89,16 @@ class ProducerTable:
         """What is stored; a batch still under way may be lost yet, so it is left out."""
         rows = []
         for producer_id, state in self._states.items():
-            stored = [answer for answer in state.answers if answer.first_seq + answer.records - 1 <= visible]
+            stored = [answer for answer in state.answers if answer[1] + answer[2] - 1 <= visible]
             if stored:
-                rows.append(
-                    [producer_id, stored[-1].batch_no, [list(answer) for answer in stored[-ANSWERS_SAVED:]]]
-                )
+                rows.append([producer_id, stored[-1][0], [list(answer) for answer in stored[-ANSWERS_SAVED:]]])
         return rows
 
     def restore(self, wire: list[Any]) -> None:
         for producer_id, last_no, answers in wire:
             state = ProducerState(last_no)
-            state.answers.extend(Answer(*answer) for answer in answers)
+            state.answers.extend((number, first, count) for number, first, count in answers)
+            state.newest = state.answers[-1][1] if state.answers else 0
             self._states[producer_id] = state
 
     def replay(self, producer_id: int, batch_no: int, first_seq: int, count: int) -> None:

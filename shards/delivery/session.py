@@ -137,7 +137,7 @@ class Session(asyncio.BufferedProtocol):
             log.exception("request failed")
             self.refused(0, Internal("the request failed inside the daemon; its log says why"))
             self.close()
-        self.actor.flush_later(self)
+        self.actor.end_turn()
 
     def _make_room(self) -> None:
         """Move the incomplete message to the front; double the buffer while it is longer than that."""
@@ -276,7 +276,7 @@ class Session(asyncio.BufferedProtocol):
             )
             + extra
         )
-        self.actor.flush_later(self)
+        self.actor.to_flush.add(self)
 
     def _performance(self, entry: AppendEntry) -> bytes:
         total = (self.actor.clock.monotonic() - entry.started_at) * 1000

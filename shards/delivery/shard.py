@@ -164,7 +164,8 @@ class DeliveryShard:
 
     def _reload(self, wire: dict[str, Any]) -> None:
         settings = Settings.from_wire(wire)
-        self._shard.settings = self._actor.settings = settings
+        self._shard.settings = settings
+        self._actor.use_settings(settings)
         logging.getLogger().setLevel(settings.log_level.upper())
 
     async def _heartbeat(self) -> None:

@@ -88,6 +88,7 @@ class Topic:
         self.config = config
         # Asked once per write, so not looked up each time.
         self.ephemeral = config.durability == Durability.EPHEMERAL
+        self.capped = bool(config.cap_records or config.cap_bytes)
         self.reserves = config.durability == Durability.DISK
         self._need = NEED_OF[Durability(config.durability)]
 

@@ -102,8 +102,8 @@ class Topics:
             )
         topic_id = self._next_id()
         outlet = actor.outlets[wal_shard(topic_id, actor.wal_shards)]
-        if (refusal := outlet.refusal) is not None:
-            raise refusal
+        if outlet.read_only_errno:
+            raise outlet.refusal()
         now = actor.clock.now_ms()
         topic = Topic(topic_id, name, config, outlet.index, now)
         self._creating[name] = [done]

@@ -15,7 +15,7 @@ from topicd.clock import Clock
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.ring import RingConsumer
 from topicd.ipc.slots import Slots
-from topicd.ipc.walstate import WalState
+from topicd.ipc.walstate import pack_state
 from topicd.shards.storage.walfile import GROUP, WalFile
 from topicd.shards.wal.histogram import Histogram
 from topicd.shards.wal.log import WalLog
@@ -292,8 +292,8 @@ class Committer:
 
     def _publish_state(self) -> None:
         wal = self._log
-        written = tuple(inlet.written for inlet in self._inlets)
-        self._state.write(WalState(wal.lsn, wal.first_lsn, wal.synced_lsn, written).pack())
+        written = [inlet.written for inlet in self._inlets]
+        self._state.write(pack_state(wal.lsn, wal.first_lsn, wal.synced_lsn, written))
 
     def _note_finished(self, first_lsn: int) -> None:
         self._finished[first_lsn] = tuple(inlet.written for inlet in self._inlets)
