@@ -23,6 +23,7 @@ class GapReason(StrEnum):
     MIXED = "mixed"
     RECREATED = "recreated"
     SOURCE_TRIM = "source_trim"
+    POWER_LOSS = "power_loss"  # the unsynced tail of a `disk` topic
 
 
 def check_topic_name(name: Any) -> str:

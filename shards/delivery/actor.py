@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STALLED_MESSAGE_S = 30.0
+_SLOWEST_BYTES_S = 1 << 20  # a long message may take longer, if it comes at this pace
 
 
 class Actor:
@@ -55,9 +56,7 @@ class Actor:
         self.instance = info.instance
         self.wal_shards = info.wal_shards
         self.delivery_shards = info.delivery_shards
-        self.socket_paths = [
-            str(shard.run.delivery_socket(i).absolute()) for i in range(info.delivery_shards)
-        ]
+        self.socket_paths = [str(shard.run.delivery_socket(i).absolute()) for i in range(info.delivery_shards)]
         # A batch larger than the ring goes through it in pieces; a frame always fits one.
         self.piece_bytes = shard.settings.ring_bytes * 3 // 4
         self.draining = False
@@ -206,9 +205,7 @@ class Actor:
     def admit(self, session: Session, sock: socket.socket) -> TopicdError | None:
         if len(self.sessions) >= self.settings.max_connections:
             limit = self.settings.max_connections
-            return Throttled(
-                f"{limit} connections are open already", limit="max_connections", retry_after_ms=1_000
-            )
+            return Throttled(f"{limit} connections are open already", limit="max_connections", retry_after_ms=1_000)
         _, uid, _ = peer_credentials(sock)
         if uid not in self.settings.uids:
             return Unauthorized(f"uid {uid} is not allowed to connect", uid=uid)
@@ -235,8 +232,9 @@ class Actor:
         """A message that never ends, or a connection that never says hello, does not stay."""
         now = self.clock.monotonic()
         for session in list(self.sessions):
-            if session.waiting_since and now - session.waiting_since > _STALLED_MESSAGE_S:
-                session.refused(0, InvalidRequest(f"no complete message within {_STALLED_MESSAGE_S:g} s"))
+            patience = _STALLED_MESSAGE_S + session.incomplete_bytes / _SLOWEST_BYTES_S
+            if session.waiting_since and now - session.waiting_since > patience:
+                session.refused(0, InvalidRequest(f"no complete message within {patience:.0f} s"))
                 session.close()
 
     # ---- tests ----

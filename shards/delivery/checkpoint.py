@@ -412,6 +412,7 @@ def _entry(topic: Topic) -> dict[str, Any]:
         "delete_below": topic.delete_below,
         "reserved": topic.reserved,
         "gone": [list(pair) for pair in topic.gone],
+        "lost": [list(pair) for pair in topic.lost],
         "head": topic.visible,
         "last_ts": topic.last_ts,
         "damaged": [[d.first_seq, d.last_seq, d.where] for d in topic.damaged],

@@ -13,7 +13,7 @@ from topicd._native.interface import Buffer
 from topicd.errors import InvalidRequest, StorageCorrupt
 from topicd.frames import core
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, MAX_NODE
-from topicd.model import TagMatch, Tombstone
+from topicd.model import GapReason, TagMatch, Tombstone
 from topicd.shards.delivery.metadata_only import without_data
 from topicd.shards.storage.ranges import Ranges
 
@@ -86,6 +86,8 @@ class Reader:
         answer = Answer(next_from=from_seq, tombstone=topic.tombstone(from_seq))
         position = max(from_seq, topic.earliest - 1)
         stop = self._undamaged_until(topic, position)
+        if len(topic.lost):
+            position, stop = self._report_lost(topic, answer, position, stop)
         limit = min(max(limit, 1), FETCH_RECORDS_MAX)
         max_bytes = min(max(max_bytes, 1), FETCH_BYTES_MAX)
         nodes = chosen.nodes if topic.config.dedupe_node else ()
@@ -226,6 +228,17 @@ class Reader:
                 )
             stop = min(stop, damaged.first_seq - 1)
         return stop
+
+    @staticmethod
+    def _report_lost(topic: Topic, answer: Answer, position: int, stop: int) -> tuple[int, int]:
+        """Seqs that power loss took: the answer ends before them, and the next one begins with the gap."""
+        for first, last in topic.lost.within(position + 1, stop):
+            if first > position + 1 or answer.tombstone is not None:
+                return position, first - 1
+            reason = GapReason.POWER_LOSS.value
+            gap = Tombstone(first, last, reason, last - first + 1, topic.earliest, topic.visible)
+            answer.tombstone, position = gap, last
+        return position, stop
 
     # ---- choosing ----
 

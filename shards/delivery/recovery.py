@@ -18,7 +18,7 @@ from topicd import paths
 from topicd._native.interface import Run
 from topicd.errors import FormatError
 from topicd.frames import FrameType, control_body, core, parse_producer
-from topicd.model import TopicConfig
+from topicd.model import Durability, TopicConfig
 from topicd.placement import delivery_shard, wal_shard
 from topicd.shards.delivery.cursors import Cursor
 from topicd.shards.delivery.deletion import note_tags
@@ -62,6 +62,7 @@ class Recovery:
         self._pending: dict[int, _Pending] = {}
         self._known: set[int] = set()  # ids of all shards' topics
         self._announced: dict[int, list[tuple[int, int, int, int]]] = {}  # producer frames before their batch
+        self._heads: dict[int, int] = {}  # newest seq by snapshot
         self.result = Recovered()
 
     def run(self, progress: Progress, live_ends: dict[int, int]) -> Recovered:
@@ -114,7 +115,9 @@ class Recovery:
         topic.delete_below = int(entry["delete_below"])
         topic.reserved = topic.reserving = int(entry["reserved"])
         topic.gone = Ranges((first, last) for first, last in entry["gone"])
+        topic.lost = Ranges((first, last) for first, last in entry["lost"])
         topic.head = topic.visible = int(entry["head"]) if topic.ephemeral else 0
+        self._heads[topic.id] = int(entry["head"])
         topic.last_ts = int(entry["last_ts"])
         topic.damaged = [Damaged(*row) for row in entry["damaged"]]
         topic.producers.restore(entry["producers"])
@@ -146,7 +149,8 @@ class Recovery:
             if not damage.repaired and damage.first_seq <= damage.last_seq:
                 topic.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
         for first, last in loaded.gaps:
-            for a, b in topic.gone.missing(max(first, topic.delete_below, topic.evict_floor), last):
+            low = max(first, topic.delete_below, topic.evict_floor)
+            for a, b in Ranges([*topic.gone, *topic.lost]).missing(low, last) if low <= last else []:
                 self._note_damage(f"topic {topic.name}: seqs {a} to {b} are in no segment")
                 topic.damaged.append(Damaged(a, b, "missing segment"))
         if topic.segments:
@@ -350,7 +354,7 @@ class Recovery:
         if topic.head == 0 and not topic.segments:
             low = max(low, topic.evict_floor, topic.delete_below)
         if low < first:
-            for a, b in topic.gone.missing(low, first - 1):
+            for a, b in Ranges([*topic.gone, *topic.lost]).missing(low, first - 1):
                 self._note_damage(f"topic {topic.name}: seqs {a} to {b} are missing in the WAL")
                 topic.damaged.append(Damaged(a, b, "WAL"))
         topic.head = topic.visible = first - 1
@@ -377,20 +381,31 @@ class Recovery:
             topic.earliest = topic.head + 1
             topic.stored = topic.head
             return
-        if actor.shard.boot.power_lost and topic.reserved > topic.head and topic.config.durability == "disk":
-            self._skip_reserved(topic)
+        self._check_head(topic)
         self._settle(topic)
         actor.retention.enforce(topic)
         actor.cursors.free_acked(topic)
 
-    def _skip_reserved(self, topic: Topic) -> None:
-        """Power loss may have taken acknowledged records of a `disk` topic: their seqs are not given out again."""
-        log.warning(
-            "unsynced tail may be lost",
-            extra={"topic": topic.name, "first_seq": topic.head + 1, "last_seq": topic.reserved},
-        )
-        topic.gone.add(topic.head + 1, topic.reserved)
-        topic.head = topic.visible = topic.reserved
+    def _check_head(self, topic: Topic) -> None:
+        """A seq that was given out is not given out again, whatever became of its record."""
+        known = self._heads.get(topic.id, 0)
+        if topic.config.durability == Durability.MEMORY:
+            return  # promises nothing; its head may go back
+        if self._actor.shard.boot.power_lost and topic.reserves:
+            known = max(known, topic.reserved)
+        if known <= topic.head:
+            return
+        explained = Ranges([*topic.lost, *topic.gone])
+        for first, last in explained.missing(topic.head + 1, known):
+            if self._actor.shard.boot.power_lost and topic.reserves:
+                log.warning(
+                    "unsynced tail may be lost", extra={"topic": topic.name, "first_seq": first, "last_seq": last}
+                )
+                topic.lost.add(first, last)
+            else:
+                self._note_damage(f"topic {topic.name}: seqs {first} to {last} are neither in segments nor in the WAL")
+                topic.damaged.append(Damaged(first, last, "WAL"))
+        topic.head = topic.visible = known
 
     def _note_damage(self, what: str) -> None:
         log.error("storage is damaged", extra={"damage": what})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import topicd
 from topicd import limits
-from topicd.errors import Conflict, InvalidRequest, TopicdError, TopicNotFound, UnsupportedVersion
+from topicd.errors import Conflict, InvalidRequest, Throttled, TopicdError, TopicNotFound, UnsupportedVersion
 from topicd.ipc.protocol import FETCH, PROTOCOL_VERSION, MessageFlag, Op, unpack_map
 from topicd.model import GapReason, TagMatch, Tombstone, TopicConfig, check_topic_name
 from topicd.shards.delivery.reading import NO_FILTER, ReadFilter
@@ -25,9 +25,7 @@ def hello(session: Session, flags: int, request_id: int, body: memoryview) -> No
     fields = unpack_map(body)
     version = fields.get("version")
     if version != PROTOCOL_VERSION:
-        raise UnsupportedVersion(
-            f"protocol version {version!r:.50} is not spoken here, {PROTOCOL_VERSION} is"
-        )
+        raise UnsupportedVersion(f"protocol version {version!r:.50} is not spoken here, {PROTOCOL_VERSION} is")
     session.greeted = True
     actor = session.actor
     answer = {
@@ -58,9 +56,7 @@ def open_topic(session: Session, flags: int, request_id: int, body: memoryview) 
             topics.check_owned(name)
             raise TopicNotFound(f"no topic named {name!r}", topic=name)
         config = TopicConfig.from_fields(fields.get("config") or {})
-        topics.create(
-            name, config, lambda made, error: _opened(session, request_id, made, error, created=True)
-        )
+        topics.create(name, config, lambda made, error: _opened(session, request_id, made, error, created=True))
         return
     _opened(session, request_id, topic, None, created=False)
 
@@ -175,6 +171,8 @@ def fetch(session: Session, flags: int, request_id: int, body: memoryview) -> No
     topic = actor.topics.by_id.get(topic_id)
     if topic is None or not topic.live:
         raise TopicNotFound(f"no topic with id {topic_id}", topic_id=topic_id)
+    if from_seq > limits.MAX_SEQ:
+        raise InvalidRequest(f"from_seq is at most {limits.MAX_SEQ}, not {from_seq}")
     chosen, tombstone = NO_FILTER, None
     metadata_only = bool(flags & MessageFlag.METADATA_ONLY)
     if flags & MessageFlag.FILTER:
@@ -184,9 +182,7 @@ def fetch(session: Session, flags: int, request_id: int, body: memoryview) -> No
     elif metadata_only:
         chosen = ReadFilter(metadata_only=True)
     elif len(body) != FETCH.size:
-        raise InvalidRequest(
-            f"fetch has {len(body) - FETCH.size} bytes behind its fixed fields and no FILTER flag"
-        )
+        raise InvalidRequest(f"fetch has {len(body) - FETCH.size} bytes behind its fixed fields and no FILTER flag")
     if wait_ms > limits.LONG_POLL_MS_MAX:
         raise InvalidRequest(f"wait_ms is at most {limits.LONG_POLL_MS_MAX}, not {wait_ms}")
     limit = limit or limits.FETCH_RECORDS_DEFAULT
@@ -195,25 +191,20 @@ def fetch(session: Session, flags: int, request_id: int, body: memoryview) -> No
     answer.tombstone = tombstone or answer.tombstone
     actor.note_read(topic)
     if wait_ms and not answer.count and answer.tombstone is None:
-        LongPoll(session, request_id, flags, topic, (answer.next_from, limit, max_bytes, chosen)).start(
-            wait_ms
-        )
+        _check_room(session, len(session.long_polls), "long polls")
+        LongPoll(session, request_id, flags, topic, (answer.next_from, limit, max_bytes, chosen)).start(wait_ms)
         return
     session.fetched(request_id, flags, topic, answer)
 
 
-def _start(
-    session: Session, topic: Topic, fields: dict[str, Any], from_seq: int
-) -> tuple[int, Tombstone | None]:
+def _start(session: Session, topic: Topic, fields: dict[str, Any], from_seq: int) -> tuple[int, Tombstone | None]:
     """Where to read from: a time instead of a seq, or from the start when the cursor belongs to an older topic."""
     epoch = fields.get("epoch")
     if epoch is not None and epoch != topic.id:
         gap = Tombstone(from_seq + 1, from_seq, GapReason.RECREATED.value, 0, topic.earliest, topic.visible)
         return 0, gap
     if fields.get("from_ts") is not None:
-        return session.actor.reader.seq_before_ts(
-            topic, _number(fields, "from_ts", 0, 0, limits.MAX_SEQ)
-        ), None
+        return session.actor.reader.seq_before_ts(topic, _number(fields, "from_ts", 0, 0, limits.MAX_SEQ)), None
     return from_seq, None
 
 
@@ -247,6 +238,9 @@ def subscribe(session: Session, flags: int, request_id: int, body: memoryview) -
         raise InvalidRequest(f"topics must be a list of at most {limits.SUBSCRIPTION_TOPICS_MAX}")
     if not isinstance(pattern, str) or not (entries or pattern):
         raise InvalidRequest("a subscription needs topics or a pattern")
+    if len(pattern) > limits.PATTERN_MAX:
+        raise InvalidRequest(f"a pattern has at most {limits.PATTERN_MAX} characters, this one has {len(pattern)}")
+    _check_room(session, len(session.subscriptions), "subscriptions")
     credit = _number(fields, "credit", limits.MIB, 1, _CREDIT_MAX)
     actor = session.actor
     starts: list[tuple[Topic, int, Tombstone | None]] = []
@@ -254,6 +248,8 @@ def subscribe(session: Session, flags: int, request_id: int, body: memoryview) -
         if not isinstance(entry, dict):
             raise InvalidRequest("each of topics must be a map with a topic")
         topic = actor.topics.get(check_topic_name(entry.get("topic")))
+        if any(topic is other for other, _, _ in starts):
+            raise InvalidRequest(f"topic {topic.name!r} is named twice")
         starts.append((topic, *_position(session, topic, entry)))
     if pattern:
         chosen = {topic.id for topic, _, _ in starts}
@@ -274,8 +270,19 @@ def _position(session: Session, topic: Topic, entry: dict[str, Any]) -> tuple[in
     return _start(session, topic, entry, _number(entry, "from_seq", 0, 0, limits.MAX_SEQ))
 
 
+def _check_room(session: Session, used: int, what: str) -> None:
+    limit = session.actor.settings.max_inflight_per_connection
+    if used >= limit:
+        raise Throttled(
+            f"this connection has {used} {what}, {limit} are allowed",
+            limit="max_inflight_per_connection",
+            retry_after_ms=1_000,
+        )
+
+
 def unsubscribe(session: Session, flags: int, request_id: int, body: memoryview) -> None:
-    subscription = session.subscriptions.pop(unpack_map(body).get("subscription", -1), None)
+    sub_id = _number(unpack_map(body), "subscription", -1, 0, 0xFFFF_FFFF)
+    subscription = session.subscriptions.pop(sub_id, None)
     if subscription is not None:
         subscription.close()
     session.answer(Op.UNSUBSCRIBE, request_id, {})

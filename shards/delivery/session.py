@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 
 _BUFFER = 64 * KIB
 _FLUSH_NOW = 64 * KIB
+# One connection keeps the loop so long at most, or for one message; the rest of its messages wait for the next turn.
+_TURN_S = 0.002
 _HELLO = int(Op.HELLO)
 # An append answer in one go: header and body.
 _APPENDED_MESSAGE = struct.Struct(HEADER.format + APPENDED.format[1:])
@@ -69,6 +72,7 @@ class Session(asyncio.BufferedProtocol):
         self._out: list[Any] = []
         self._out_bytes = 0
         self._paused = False
+        self._held = False
         self.greeted = False
         self.waiting_since = 0.0  # a message has been incomplete since then; 0.0: none is
         self.in_flight = 0
@@ -100,13 +104,14 @@ class Session(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         # The peer does not read: take no more requests from it, push nothing more to it.
         self._paused = True
+        self.waiting_since = 0.0
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._paused = False
         if self._transport is not None:
-            self._transport.resume_reading()
+            self._hold()
             for subscription in self.subscriptions.values():
                 subscription.resume()
 
@@ -128,6 +133,9 @@ class Session(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
+        self._work()
+
+    def _work(self) -> None:
         try:
             self._cut()
         except TopicdError as exc:
@@ -139,12 +147,25 @@ class Session(asyncio.BufferedProtocol):
             self.close()
         self.actor.end_turn()
 
+    def _hold(self) -> None:
+        """Take nothing more now: others have their turn first, and answers their way out."""
+        if not self._held and self._transport is not None:
+            self._held = True
+            self._transport.pause_reading()
+            self.actor.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._held = False
+        if self._paused or self._transport is None or self._transport.is_closing():
+            return
+        self._work()
+        if not (self._held or self._paused or self._transport is None or self._transport.is_closing()):
+            self._transport.resume_reading()
+
     def _make_room(self) -> None:
         """Move the incomplete message to the front; double the buffer while it is longer than that."""
         held = bytes(self._view[self._start : self._end])
-        size = (
-            max(_BUFFER, min(2 * len(held), MAX_MESSAGE + LENGTH_FIELD)) if len(held) >= _BUFFER else _BUFFER
-        )
+        size = max(_BUFFER, min(2 * len(held), MAX_MESSAGE + LENGTH_FIELD)) if len(held) >= _BUFFER else _BUFFER
         self._view.release()
         self._buffer = bytearray(size)
         self._buffer[: len(held)] = held
@@ -153,14 +174,14 @@ class Session(asyncio.BufferedProtocol):
 
     def _cut(self) -> None:
         view = self._view
-        start, end = self._start, self._end
+        before = start = self._start
+        end = self._end
+        until = 0.0
         while end - start >= HEADER.size:
             length, op, flags, request_id = HEADER.unpack_from(view, start)
             allowed = MAX_MESSAGE if op in BULK_OPS else MAX_CONTROL_MESSAGE
             if not MIN_LENGTH <= length <= allowed:
-                raise InvalidRequest(
-                    f"message length {length} for op 0x{op:02x} is outside {MIN_LENGTH} to {allowed}"
-                )
+                raise InvalidRequest(f"message length {length} for op 0x{op:02x} is outside {MIN_LENGTH} to {allowed}")
             following = start + LENGTH_FIELD + length
             if following > end:
                 break
@@ -170,7 +191,19 @@ class Session(asyncio.BufferedProtocol):
             start = following
             if self._transport is None:
                 return
-        self.waiting_since = 0.0 if start == end and self.greeted else self.actor.clock.monotonic()
+            if op != OP_APPEND and start < end:
+                # Appends are cheap and bounded by what may be under way; anything else may read megabytes.
+                now = time.monotonic()
+                until = until or now + _TURN_S
+                if now >= until or self.write_blocked:
+                    self._start = start
+                    self.waiting_since = 0.0
+                    self._hold()
+                    return
+        if start == end and self.greeted:
+            self.waiting_since = 0.0
+        elif not self.waiting_since or (start > before and self.greeted):
+            self.waiting_since = self.actor.clock.monotonic()
         self._start = start
         if start == end:
             self._start = self._end = 0
@@ -220,6 +253,10 @@ class Session(asyncio.BufferedProtocol):
         if subscription is not None:
             subscription.grant(credit)
 
+    @property
+    def incomplete_bytes(self) -> int:
+        return self._end - self._start
+
     # ---- output ----
 
     def write(self, data: Any) -> None:
@@ -249,9 +286,7 @@ class Session(asyncio.BufferedProtocol):
         self.write(map_message(Op.NOTICE, request_id, body))
         self.actor.flush_later(self)
 
-    def appended(
-        self, request_id: int, flags: int, first_seq: int, count: int, head: int, entry: AppendEntry
-    ) -> None:
+    def appended(self, request_id: int, flags: int, first_seq: int, count: int, head: int, entry: AppendEntry) -> None:
         self.in_flight -= 1
         extra = self._performance(entry) if flags & FLAG_PERFORMANCE else b""
         self._write_appended(request_id, flags, first_seq, count, head, extra)
@@ -261,9 +296,7 @@ class Session(asyncio.BufferedProtocol):
         extra = PERFORMANCE.pack(0, 0, 0, 0, 0) if flags & FLAG_PERFORMANCE else b""
         self._write_appended(request_id, flags, first_seq, count, head, extra)
 
-    def _write_appended(
-        self, request_id: int, flags: int, first_seq: int, count: int, head: int, extra: bytes
-    ) -> None:
+    def _write_appended(self, request_id: int, flags: int, first_seq: int, count: int, head: int, extra: bytes) -> None:
         self.write(
             _APPENDED_MESSAGE.pack(
                 _APPENDED_LENGTH + len(extra),
@@ -323,9 +356,7 @@ class Session(asyncio.BufferedProtocol):
                 flags |= FLAG_PERFORMANCE
                 body["performance"] = performance
             extra = msgpack.packb(body)
-        fixed = FETCHED.pack(
-            topic.id, answer.next_from, topic.visible, topic.earliest, answer.count, len(extra)
-        )
+        fixed = FETCHED.pack(topic.id, answer.next_from, topic.visible, topic.earliest, answer.count, len(extra))
         self.write(header(op, flags, request_id, len(fixed) + len(extra) + answer.bytes) + fixed + extra)
         for part in answer.parts:
             self.write(part)

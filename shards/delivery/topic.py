@@ -69,6 +69,7 @@ class Topic:
         self.marks: dict[int, Ranges] = {}  # dead seqs by segment
         self.tail_dead = Ranges()
         self.gone = Ranges()  # seqs of segments that were dropped whole because every record was deleted
+        self.lost = Ranges()  # seqs that power loss took before they were synced
         self.unmarked: dict[int, Ranges] = {}  # dead seqs by segment that are not in its .del file yet
         self.recent_tags: dict[bytes, list[int]] = {}  # seqs of tagged records that are in no sealed segment
         self.damaged: list[Damaged] = []

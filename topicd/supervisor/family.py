@@ -141,6 +141,7 @@ class Family:
             settings=self.settings.to_wire(),
             bell_fds=resources.bells,
             wal_seed=resources.wal_seed,
+            power_lost=identity.power_lost and child.restarts == 0,
             old_instance=resources.old_instance if child.kind == WAL else None,
             first_id=first_id,
             end_id=end_id,

@@ -44,6 +44,7 @@ class Identity:
         self._fs = fs
         self._data = data
         self.record = Record()
+        self.power_lost = False
 
     def open(self) -> None:
         """Read the file; the caller holds the directory's lock."""
@@ -63,6 +64,8 @@ class Identity:
         left = before.undrained or before.live
         passed_over = before.live if before.undrained else None
         if left is not None and not has_rings(left):
+            # Shared memory outlives processes, not the machine: what was not synced may be gone with it.
+            self.power_lost = True
             passed_over, left = left, None
         garbage = {*before.garbage, *((passed_over.instance,) if passed_over else ())}
         self._save(
