@@ -48,6 +48,7 @@ class Topic:
         self.outlet = outlet
         self.created_ms = created_ms
         self.live = True
+        self.next_config: TopicConfig | None = None  # the newest change under way
         # seqs
         self.head = 0
         self.visible = 0

@@ -51,9 +51,7 @@ class Topics:
             self._asked = True
             self._actor.ask_for_ids()
         if not self._ids:
-            raise Throttled(
-                "no topic id is at hand; more are on their way", limit="topic_ids", retry_after_ms=50
-            )
+            raise Throttled("no topic id is at hand; more are on their way", limit="topic_ids", retry_after_ms=50)
         start, end = self._ids[0]
         if start + 1 < end:
             self._ids[0] = (start + 1, end)
@@ -73,9 +71,7 @@ class Topics:
     def check_owned(self, name: str) -> None:
         owner = delivery_shard(check_topic_name(name), self._actor.delivery_shards)
         if owner != self._actor.index:
-            raise WrongShard(
-                f"topic {name!r} belongs to shard {owner}, this is {self._actor.index}", shard=owner
-            )
+            raise WrongShard(f"topic {name!r} belongs to shard {owner}, this is {self._actor.index}", shard=owner)
 
     def page(self, prefix: str, after: str, limit: int) -> tuple[list[Topic], str | None]:
         names = sorted(name for name in self.by_name if name.startswith(prefix))
@@ -131,28 +127,35 @@ class Topics:
         self.by_id[topic.id] = topic
 
     def configure(self, topic: Topic, fields: Any, done: Done) -> None:
-        before = topic.config
+        """A change builds on the one before it, stored or still under way."""
+        before = topic.next_config or topic.config
         config = before.updated(fields)
-        if config == before:
+        if config == topic.config and topic.next_config is None:
             done(topic, None)
             return
-        if (before.durability == Durability.EPHEMERAL) != (
-            config.durability == Durability.EPHEMERAL
-        ) and topic.head:
+        ephemeral = config.durability == Durability.EPHEMERAL
+        if ephemeral != (before.durability == Durability.EPHEMERAL) and topic.head:
             raise Conflict("durability of a topic that has records cannot change to or from ephemeral")
+        topic.next_config = config
+
+        def settled() -> None:
+            if topic.next_config is config:
+                topic.next_config = None
 
         def changed() -> None:
+            settled()
             topic.set_config(config)
             self._actor.note_config(topic)
             done(topic, None)
 
+        def unchanged(error: TopicdError) -> None:
+            settled()
+            done(None, error)
+
         body = {"config": config.to_fields()}
-        need = max(
-            NEED_OF[Durability(before.durability)], NEED_OF[Durability(config.durability)], Need.WRITTEN
-        )
-        self._log_change(
-            topic, FrameType.CONFIG_UPDATE, body, ControlEntry(need, changed, lambda error: done(None, error))
-        )
+        # The strictest class of all involved, so that changes become true in the order they were asked for.
+        need = max(Need.WRITTEN, *(NEED_OF[Durability(c.durability)] for c in (topic.config, before, config)))
+        self._log_change(topic, FrameType.CONFIG_UPDATE, body, ControlEntry(need, changed, unchanged))
 
     def delete(self, topic: Topic, *, if_empty: bool, done: Done) -> None:
         if if_empty and (topic.count or topic.pending_count):
