@@ -53,6 +53,8 @@ class Checkpointer:
         self.reclaimer = Reclaimer(actor)
         self._dirty: dict[int, Topic] = {}
         self._unmarked: dict[int, Topic] = {}
+        self._aged: dict[int, Topic] = {}
+        self._doomed: list[int] = []
         self._active: dict[int, Topic] = {}
         self._tail_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -95,13 +97,22 @@ class Checkpointer:
 
     def note_deleted(self, topic: Topic) -> None:
         self._metadata_dirty = True
-        for place in (self._dirty, self._unmarked, self._active):
+        for place in (self._dirty, self._unmarked, self._active, self._aged):
             place.pop(topic.id, None)
         self._tail_bytes -= topic.tail.bytes if not topic.ephemeral else 0
-        if self._opened:
-            self._pool.submit(self.reclaimer.remove_topic, topic.id)
-        else:
-            self.reclaimer.remove_topic(topic.id)
+        self._doomed.append(topic.id)
+        self._remove_doomed()
+
+    def _remove_doomed(self) -> None:
+        """Directories of deleted topics. Not while a round may be writing to one of them."""
+        if self._round is not None:
+            return
+        doomed, self._doomed = self._doomed, []
+        for topic_id in doomed:
+            if self._opened:
+                self._pool.submit(self.reclaimer.remove_topic, topic_id)
+            else:
+                self.reclaimer.remove_topic(topic_id)
 
     def total_bytes(self) -> int:
         return self._total_bytes
@@ -148,6 +159,8 @@ class Checkpointer:
         for _ in range(3):
             if self._dirty or self._unmarked:
                 await self._run_round()
+        if self._snapshot_round is not None:
+            await self._snapshot_round
         await self._run_snapshot()
         self._pool.shutdown(wait=True)
 
@@ -193,6 +206,7 @@ class Checkpointer:
             ok = False
         finally:
             self._round = None
+        self._remove_doomed()
         if not ok:
             self.failures += 1
         if self._dirty or self._unmarked:
@@ -207,9 +221,10 @@ class Checkpointer:
         actor = self._actor
         now = actor.clock.now_ms()
         work = _Round([outlet.settled_pos for outlet in actor.outlets], [], [], [], [])
-        for topic in self._dirty.values():
+        for topic in {**self._dirty, **self._aged}.values():
             for draft in segmenting.plan(topic, actor.settings, now):
                 self._plan_draft(work, topic, draft)
+        self._aged = {}
         for topic in self._unmarked.values():
             for first_seq, ranges in topic.unmarked.items():
                 self._plan_marks(work, topic, first_seq, ranges)
@@ -328,24 +343,15 @@ class Checkpointer:
             outlet.set_absorbed(min(data, snapshot))
 
     def _seal_aged(self) -> None:
+        """Active segments that are old enough are sealed with the next round, whether they have new records or not."""
         age = self._actor.settings.segment_max_age_ms
-        if not age or self._round is not None:
+        if not age:
             return
         now = self._actor.clock.now_ms()
-        aged = [
-            t for t in self._active.values() if not len(t.tail) and now - t.segments[-1].created_ms >= age
-        ]
-        for topic in aged:
-            self._seal_one(topic)
-
-    def _seal_one(self, topic: Topic) -> None:
-        draft = segmenting.seal_only(topic)
-        if draft is None:
-            return
-        dead = topic.marks.get(draft.first_seq, Ranges())
-        result = run_checkpoint(self._actor.fs, [draft.job(self._actor.data.topic(topic.id), dead)])[0]
-        if result.stored:
-            self._store(topic, draft, result)
+        aged = {t.id: t for t in self._active.values() if now - t.segments[-1].created_ms >= age}
+        if aged:
+            self._aged = aged
+            self._start()
 
     # ---- snapshots ----
 

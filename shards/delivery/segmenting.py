@@ -1,7 +1,7 @@
 """Which bytes of a topic's tail go to which segment. Pure planning: no disk, no change of state.
 
-A segment is full at segment_max_records or segment_max_bytes; a hole in the seqs begins a new one too, for a segment
-is contiguous.
+A segment is sealed at segment_max_records, segment_max_bytes or segment_max_age_ms; a hole in the seqs begins a new
+one too, for a segment is contiguous.
 """
 
 from __future__ import annotations
@@ -74,15 +74,9 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
                 current = Draft(first, 0, 0, now_ms, create=True, first_ts=blob.first_ts)
                 drafts.append(current)
             first = _fill(current, blob, first, settings)
+    if current is not None and settings.segment_max_age_ms and now_ms - current.created_ms >= settings.segment_max_age_ms:
+        current.seal = True
     return [draft for draft in drafts if draft.data or draft.seal]
-
-
-def seal_only(topic: Topic) -> Draft | None:
-    """The active segment as it is, to be sealed because of its age."""
-    draft = _reopen(topic)
-    if draft is not None:
-        draft.seal = True
-    return draft
 
 
 def _reopen(topic: Topic) -> Draft | None:

@@ -111,6 +111,11 @@ class RealFile:
         return b"".join(parts)
 
     def pwrite(self, parts: Sequence[Buffer], offset: int) -> None:
+        if len(parts) <= _IOV_MAX:
+            # Nearly always one call is enough; what it left is written below.
+            done = os.pwritev(self._fd, parts, offset)
+            if done == sum(map(len, parts)):
+                return
         rest = iter(parts)
         while chunk := [memoryview(part).cast("B") for part in islice(rest, _IOV_MAX)]:
             offset = self._write_chunk(chunk, offset)
