@@ -1,0 +1,442 @@
+"""Every state in which a crash or a bad disk may leave a topic's files, and what loading makes of it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.fakedisk import FakeDisk
+from tests.support.faultfs import FaultFs
+from tests.support.monitorfs import MonitorFs
+from tests.unit.storage.segment_kit import Topic, contents, frames, intact, payload, seqs, summary
+from topicd._native import core
+from topicd.errors import FormatError
+from topicd.shards.storage.deletions import append_marks
+from topicd.shards.storage.fs import RealFs, replace_file
+from topicd.shards.storage.load import load_segments
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.rewrite import rewrite_segment
+
+
+@pytest.fixture
+def three(disk: FakeDisk, topic: Topic) -> Topic:
+    """1..20 and 21..40 sealed, 41..60 active."""
+    topic.append(disk, 20, seal=True)
+    topic.append(disk, 20, seal=True)
+    topic.append(disk, 20)
+    return topic
+
+
+def cut(disk: FakeDisk, topic: Topic, part: str, first: int, size: int) -> None:
+    file = disk.open(topic.file(part, first), write=True)
+    file.truncate(size)
+    file.sync()
+    file.close()
+
+
+def append_bytes(disk: FakeDisk, topic: Topic, data: bytes) -> None:
+    file = disk.open(topic.file("data"), write=True)
+    file.pwrite([data], file.size())
+    file.close()
+
+
+def offset(topic: Topic, seq: int) -> int:
+    """Where the record begins in its segment of 20."""
+    first = (seq - 1) // 20 * 20 + 1
+    return len(frames(topic.topic_id, first, seq - first))
+
+
+def test_a_topic_without_a_directory_has_nothing(disk: FakeDisk, topic: Topic) -> None:
+    loaded = load_segments(disk, topic.dir)
+    assert (loaded.segments, loaded.marks, loaded.damage, loaded.gaps) == ([], {}, [], [])
+
+
+def test_whole_segments_load_as_they_were_written(disk: FakeDisk, three: Topic) -> None:
+    before = disk.files()
+    fs = FaultFs(disk)
+    loaded = load_segments(fs, three.dir)
+    assert [(i.first_seq, i.count, i.sealed) for i in loaded.segments] == [
+        (1, 20, True),
+        (21, 20, True),
+        (41, 20, False),
+    ]
+    assert loaded.segments[0].created_ms == 99
+    assert loaded.segments[2].created_ms == loaded.segments[2].first_ts == 1020
+    assert loaded.segments[1].last_ts == 1020
+    assert (loaded.damage, loaded.gaps, loaded.cuts, loaded.torn_bytes) == ([], [], [], 0)
+    assert fs.calls == []
+    assert disk.files() == before
+
+
+def test_sealed_segments_are_opened_by_their_header_alone(disk: FakeDisk, topic: Topic) -> None:
+    for _ in range(10):
+        topic.append(disk, 20, seal=True)
+    fs = FaultFs(disk, reads=True)
+    load_segments(fs, topic.dir)
+    read = [path.suffix for name, path in fs.calls if name in {"pread", "map"}]
+    assert read == [".tags"] * 10
+
+
+def test_five_hundred_sealed_segments_load_in_no_time(real: Topic) -> None:
+    fs = RealFs()
+    topic = FakeDisk(directories=[real.topics_dir])
+    for _ in range(500):
+        real.append(topic, 3, seal=True)
+    real.dir.mkdir(parents=True)
+    for path, data in topic.files().items():
+        path.write_bytes(data)
+    best = 1.0
+    for _ in range(3):
+        start = time.perf_counter()
+        assert len(load_segments(fs, real.dir).segments) == 500
+        best = min(best, time.perf_counter() - start)
+    assert best < 500 * 400e-6, f"{best / 500 * 1e6:.0f} us per segment"
+
+
+# ---- the active segment ----
+
+
+def test_a_torn_tail_is_cut_at_the_last_whole_record(disk: FakeDisk, three: Topic) -> None:
+    more = frames(7, 61, 3)
+    whole = len(frames(7, 61, 2))
+    clean = disk.files()
+    for size in (1, 3, 4, 37, 38, 60, whole - 1, whole, whole + 1, len(more) - 1):
+        image = disk.image(0)
+        append_bytes(image, three, more[:size])
+        found = contents(MonitorFs(image), three.dir)
+        intact(found, three)
+        kept = sum(size >= len(frames(7, 61, n)) for n in (1, 2, 3))
+        assert list(found.records) == seqs(1, 60 + kept)
+        assert found.loaded.torn_bytes == size - len(frames(7, 61, kept))
+        assert found.loaded.cuts == []
+        assert image.size(three.file("data")) == len(clean[three.file("data")]) + len(frames(7, 61, kept))
+        assert image.size(three.file("idx")) == (20 + kept) * 20
+
+
+def test_zeros_behind_the_data_are_a_torn_tail(disk: FakeDisk, three: Topic) -> None:
+    append_bytes(disk, three, bytes(5000))
+    found = contents(disk, three.dir)
+    intact(found, three)
+    assert list(found.records) == seqs(1, 60)
+    assert found.loaded.torn_bytes == 5000
+
+
+def test_records_behind_the_index_are_durable_once_loaded(disk: FakeDisk, three: Topic) -> None:
+    """As after SIGKILL: the page cache has them, the disk may not."""
+    append_bytes(disk, three, frames(7, 61, 5))
+    load_segments(disk, three.dir)
+    assert list(contents(disk.image(0), three.dir).records) == seqs(1, 65)
+
+
+def test_a_new_segment_found_after_sigkill_gets_a_durable_name(disk: FakeDisk, topic: Topic) -> None:
+    disk.mkdir(topic.dir)
+    disk.open(topic.file("data"), write=True, create=True).pwrite([frames(7, 1, 5)], 0)
+    assert list(contents(disk, topic.dir).records) == seqs(1, 5)
+    assert list(contents(disk.image(0), topic.dir).records) == seqs(1, 5)
+
+
+@pytest.mark.parametrize("size", [0, 1, 19, 20, 25, 200, 399, 400])
+def test_a_short_index_is_extended_from_the_data(disk: FakeDisk, three: Topic, size: int) -> None:
+    whole = disk.files()[three.file("idx")]
+    cut(disk, three, "idx", 41, size)
+    found = contents(disk, three.dir)
+    intact(found, three)
+    assert list(found.records) == seqs(1, 60)
+    assert disk.files()[three.file("idx")] == whole
+
+
+@pytest.mark.parametrize("start", [0, 16, 100, 388])
+def test_a_zeroed_or_wild_index_is_rebuilt(disk: FakeDisk, three: Topic, start: int) -> None:
+    whole = disk.files()[three.file("idx")]
+    for junk in (bytes(400), b"\xa5" * 400):
+        disk.damage(three.file("idx"), start, junk[: 400 - start])
+        found = contents(disk, three.dir)
+        intact(found, three)
+        assert list(found.records) == seqs(1, 60)
+        assert disk.files()[three.file("idx")] == whole
+
+
+def test_a_missing_index_is_rebuilt(disk: FakeDisk, three: Topic) -> None:
+    whole = disk.files()[three.file("idx")]
+    disk.unlink(three.file("idx"))
+    assert list(contents(disk, three.dir).records) == seqs(1, 60)
+    assert disk.files()[three.file("idx")] == whole
+
+
+def test_an_index_longer_than_the_data_says_what_is_lost(disk: FakeDisk, three: Topic) -> None:
+    cut(disk, three, "data", 41, offset(three, 55) + 3)
+    found = contents(disk, three.dir)
+    assert list(found.records) == seqs(1, 54)
+    (damage,) = found.loaded.damage
+    assert (damage.first_seq, damage.last_seq, damage.repaired) == (55, 60, False)
+    assert disk.size(three.file("idx")) == 14 * 20
+    assert load_segments(disk, three.dir).damage == []
+
+
+def test_a_bad_last_record_that_the_index_names_is_damage_and_kept_aside(disk: FakeDisk, three: Topic) -> None:
+    disk.damage(three.file("data"), offset(three, 60) + 40, b"\xa5")
+    bad = disk.files()[three.file("data")][offset(three, 60) :]
+    found = contents(disk, three.dir)
+    assert list(found.records) == seqs(1, 59)
+    (damage,) = found.loaded.damage
+    assert (damage.first_seq, damage.last_seq, damage.repaired) == (60, 60, False)
+    (kept,) = found.loaded.cuts
+    assert disk.files()[kept.kept] == bad
+
+
+def test_bit_rot_under_the_index_stays_and_is_never_served(disk: FakeDisk, three: Topic) -> None:
+    disk.damage(three.file("data"), offset(three, 50) + 40, b"\xa5")
+    found = contents(disk, three.dir)
+    assert list(found.corrupt) == [(50, 50)]
+    assert list(found.records) == seqs(1, 60, [(50, 50)])
+
+
+def test_valid_frames_behind_a_bad_one_are_cut_but_not_silently(disk: FakeDisk, three: Topic) -> None:
+    more = bytearray(frames(7, 61, 6))
+    more[len(frames(7, 61, 2)) + 40] ^= 0xFF
+    append_bytes(disk, three, bytes(more))
+    found = contents(disk, three.dir)
+    intact(found, three)
+    assert list(found.records) == seqs(1, 62)
+    (cut_off,) = found.loaded.cuts
+    assert (cut_off.first_seq, cut_off.last_seq) == (63, 66)
+    assert disk.image(0).files()[cut_off.kept] == bytes(more[len(frames(7, 61, 2)) :])
+    assert found.loaded.torn_bytes == len(more) - len(frames(7, 61, 2))
+    assert load_segments(disk, three.dir).cuts == []
+
+
+@pytest.mark.parametrize("stranger", [frames(8, 61, 2), frames(7, 60, 2), frames(7, 1, 2)])
+def test_frames_that_do_not_belong_are_cut(disk: FakeDisk, three: Topic, stranger: bytes) -> None:
+    append_bytes(disk, three, stranger)
+    found = contents(disk, three.dir)
+    intact(found, three)
+    assert list(found.records) == seqs(1, 60)
+
+
+def test_a_control_frame_does_not_belong_in_a_segment(disk: FakeDisk, three: Topic) -> None:
+    frame = bytearray(frames(7, 61, 1))
+    frame[4] = 6
+    frame[-8:] = core.xxh3_64(bytes(frame[4:-8])).to_bytes(8, "little")
+    append_bytes(disk, three, bytes(frame))
+    assert list(contents(disk, three.dir).records) == seqs(1, 60)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 700, b"\xa5" * 30])
+def test_a_newest_segment_without_a_record_is_removed(disk: FakeDisk, topic: Topic, content: bytes) -> None:
+    topic.append(disk, 20, seal=True)
+    file = disk.open(topic.file("data"), write=True, create=True)
+    file.pwrite([content], 0)
+    disk.open(topic.file("idx"), write=True, create=True).close()
+    loaded = load_segments(disk, topic.dir)
+    assert [info.first_seq for info in loaded.segments] == [1]
+    assert not disk.exists(topic.file("data"))
+    topic.append(disk, 5)
+    assert list(contents(disk, topic.dir).records) == seqs(1, 25)
+
+
+def test_writing_goes_on_after_a_cut(disk: FakeDisk, three: Topic) -> None:
+    append_bytes(disk, three, frames(7, 61, 1)[:-3])
+    load_segments(disk, three.dir)
+    three.append(disk, 10, seal=True)
+    found = contents(disk.image(0), three.dir)
+    intact(found, three)
+    assert list(found.records) == seqs(1, 70)
+
+
+# ---- older segments ----
+
+
+@pytest.mark.parametrize("lost", [["tags"], ["tags", "idx"]])
+def test_a_seal_that_was_not_finished_is_finished(disk: FakeDisk, three: Topic, lost: list[str]) -> None:
+    whole = disk.files()
+    for part in lost:
+        disk.unlink(three.file(part, 21))
+    found = contents(MonitorFs(disk), three.dir)
+    intact(found, three)
+    assert list(found.records) == seqs(1, 60)
+    assert found.loaded.damage == []
+    assert found.loaded.segments[1].sealed
+    assert found.loaded.segments[1].created_ms == found.loaded.segments[1].first_ts
+    assert disk.files()[three.file("idx", 21)] == whole[three.file("idx", 21)]
+    assert contents(disk.image(0), three.dir).loaded.segments == found.loaded.segments
+
+
+def test_an_unsealed_older_segment_is_never_cut(disk: FakeDisk, three: Topic) -> None:
+    disk.unlink(three.file("tags", 21))
+    disk.damage(three.file("data", 21), offset(three, 40) + 40, b"\xa5")
+    size = disk.size(three.file("data", 21))
+    found = contents(disk, three.dir)
+    assert disk.size(three.file("data", 21)) == size
+    assert list(found.corrupt) == [(40, 40)]
+    assert list(found.records) == seqs(1, 60, [(40, 40)])
+    assert [(d.first_seq, d.last_seq, d.repaired) for d in found.loaded.damage] == [(40, 40, False)]
+    again = contents(disk, three.dir)
+    assert again.records == found.records
+    assert [(d.first_seq, d.last_seq) for d in again.loaded.damage] == [(40, 40)]
+
+
+@pytest.mark.parametrize("seq", [21, 30, 40])
+@pytest.mark.parametrize("at", [0, 10, 45])
+def test_a_rotten_frame_in_an_unsealed_segment_costs_that_frame(
+    disk: FakeDisk, three: Topic, seq: int, at: int
+) -> None:
+    for part in ("tags", "idx"):
+        disk.unlink(three.file(part, 21))
+    disk.damage(three.file("data", 21), offset(three, seq) + at, b"\xff")
+    found = contents(disk, three.dir)
+    assert list(found.corrupt) == [(seq, seq)]
+    assert list(found.records) == seqs(1, 60, [(seq, seq)])
+    assert found.loaded.gaps == []
+
+
+def test_a_rotten_stretch_is_given_to_the_seqs_that_lay_there(disk: FakeDisk, three: Topic) -> None:
+    for part in ("tags", "idx"):
+        disk.unlink(three.file(part, 21))
+    start = offset(three, 30)
+    disk.damage(three.file("data", 21), start, bytes(offset(three, 34) - start))
+    found = contents(disk, three.dir)
+    assert list(found.corrupt) == [(30, 33)]
+    assert [(d.first_seq, d.last_seq) for d in found.loaded.damage] == [(30, 33)]
+
+
+def test_an_unreadable_seal_is_made_anew(disk: FakeDisk, three: Topic) -> None:
+    for first in (1, 21):
+        disk.damage(three.file("tags", first), 20, b"\xff")
+    found = contents(disk, three.dir)
+    intact(found, three)
+    assert list(found.records) == seqs(1, 60)
+    assert [(d.what, d.repaired) for d in found.loaded.damage] == [("the seal was unreadable", True)] * 2
+    assert load_segments(disk, three.dir).damage == []
+
+
+def test_an_unreadable_seal_of_the_newest_segment_is_made_anew(disk: FakeDisk, topic: Topic) -> None:
+    topic.append(disk, 20, seal=True)
+    disk.damage(topic.file("tags", 1), 20, b"\xff")
+    found = contents(disk, topic.dir)
+    intact(found, topic)
+    assert found.loaded.segments[0].sealed
+    assert list(found.records) == seqs(1, 20)
+
+
+@pytest.mark.parametrize("size", [None, 0, 100, 399])
+def test_a_sealed_segment_without_a_whole_index_gets_a_new_one(disk: FakeDisk, three: Topic, size: int | None) -> None:
+    whole = disk.files()[three.file("idx", 21)]
+    if size is None:
+        disk.unlink(three.file("idx", 21))
+    else:
+        cut(disk, three, "idx", 21, size)
+    found = contents(disk, three.dir)
+    intact(found, three)
+    assert list(found.records) == seqs(1, 60)
+    assert [(d.what, d.repaired) for d in found.loaded.damage] == [("the index was missing or cut", True)]
+    assert disk.files()[three.file("idx", 21)] == whole
+    assert found.loaded.segments[1].created_ms == 99
+    assert load_segments(disk, three.dir).damage == []
+
+
+def test_a_sealed_segment_cut_short_keeps_its_seqs_and_tells_which_are_lost(disk: FakeDisk, three: Topic) -> None:
+    cut(disk, three, "data", 21, offset(three, 35) + 10)
+    found = contents(disk, three.dir)
+    assert list(found.corrupt) == [(35, 40)]
+    assert list(found.records) == seqs(1, 60, [(35, 40)])
+    assert [(d.first_seq, d.last_seq, d.repaired) for d in found.loaded.damage] == [(35, 40, False)]
+    assert found.loaded.gaps == []
+
+
+def test_bytes_behind_a_sealed_segment_are_told_and_do_no_harm(disk: FakeDisk, three: Topic) -> None:
+    file = disk.open(three.file("data", 21), write=True)
+    file.pwrite([b"junk"], file.size())
+    found = contents(disk, three.dir)
+    intact(found, three)
+    assert list(found.records) == seqs(1, 60)
+    assert [d.repaired for d in found.loaded.damage] == [True]
+
+
+def test_a_sealed_segment_without_data_is_damage_of_the_whole(disk: FakeDisk, three: Topic) -> None:
+    disk.unlink(three.file("data", 21))
+    found = contents(disk, three.dir)
+    assert list(found.corrupt) == [(21, 40)]
+    assert [(d.first_seq, d.last_seq, d.what) for d in found.loaded.damage] == [(21, 40, "the data file is missing")]
+    assert [info.first_seq for info in found.loaded.segments] == [1, 21, 41]
+
+
+def test_a_lone_index_tells_of_lost_data(disk: FakeDisk, three: Topic) -> None:
+    disk.unlink(three.file("data", 41))
+    loaded = load_segments(disk, three.dir)
+    assert [(d.first_seq, d.last_seq, d.what) for d in loaded.damage] == [(41, 60, "the data file is missing")]
+    assert [info.first_seq for info in loaded.segments] == [1, 21]
+
+
+def test_leftovers_of_a_drop_are_swept_up(disk: FakeDisk, three: Topic) -> None:
+    append_marks(disk, three.dir, 21, [(21, 40)])
+    for part in ("tags", "idx", "data"):
+        disk.unlink(three.file(part, 21))
+    loaded = load_segments(disk, three.dir)
+    assert loaded.damage == []
+    assert loaded.gaps == [(21, 40)]
+    assert not disk.exists(three.file("del", 21))
+
+
+def test_overlapping_segments_are_told(disk: FakeDisk, three: Topic) -> None:
+    replace_file(disk, three.file("data", 55), [frames(7, 55, 3)])
+    loaded = load_segments(disk, three.dir)
+    assert [(d.first_seq, d.last_seq, d.what) for d in loaded.damage] == [(55, 60, "overlaps the segment before it")]
+
+
+def test_a_seal_of_an_unknown_version_stops_the_load(disk: FakeDisk, three: Topic) -> None:
+    path = three.file("tags", 1)
+    raw = bytearray(disk.files()[path])
+    raw[4] = 9
+    raw[88:96] = core.xxh3_64(bytes(raw[:88])).to_bytes(8, "little")
+    replace_file(disk, path, [bytes(raw)])
+    with pytest.raises(FormatError, match="version 9"):
+        load_segments(disk, three.dir)
+    assert disk.files()[path] == bytes(raw)
+
+
+def test_strangers_in_the_directory_are_left_alone(disk: FakeDisk, three: Topic) -> None:
+    for name in ("notes.txt", "seg-12.data", "seg-00000000000000000041.data.bak"):
+        replace_file(disk, three.dir / name, [b"x"])
+    assert list(contents(disk, three.dir).records) == seqs(1, 60)
+    assert {"notes.txt", "seg-12.data"} <= set(disk.listdir(three.dir))
+
+
+# ---- after a rewrite ----
+
+
+@pytest.mark.parametrize("dead", [[(21, 30)], [(31, 40)], [(25, 35)], [(21, 22), (30, 31), (39, 40)]])
+@pytest.mark.parametrize("lost", [[], ["idx"], ["tags-rot"], ["tags"]])
+def test_a_rewritten_segment_survives_the_loss_of_what_is_derived(
+    disk: FakeDisk, three: Topic, dead: list[tuple[int, int]], lost: list[str]
+) -> None:
+    info = load_segments(disk, three.dir).segments[1]
+    rewrite_segment(disk, three.dir, info, Ranges(dead))
+    before = contents(disk, three.dir)
+    assert list(before.records) == seqs(1, 60, dead)
+    for part in lost:
+        if part == "tags-rot":
+            disk.damage(three.file("tags", 21), 30, b"\xff")
+        else:
+            disk.unlink(three.file(part, 21))
+    found = contents(disk, three.dir)
+    intact(found, three)
+    assert found.records == before.records
+    assert summary(found.loaded)[1] == summary(before.loaded)[1]
+    assert [info.count for info in found.loaded.segments] == [20, 20, 20]
+
+
+def test_a_rewritten_newest_segment_that_lost_its_seal_is_not_cut(disk: FakeDisk, topic: Topic) -> None:
+    topic.append(disk, 20, seal=True)
+    dead = [(5, 8), (15, 20)]
+    rewrite_segment(disk, topic.dir, load_segments(disk, topic.dir).segments[0], Ranges(dead))
+    disk.unlink(topic.file("tags", 1))
+    found = contents(disk, topic.dir)
+    intact(found, topic)
+    assert list(found.records) == seqs(1, 20, dead)
+    assert found.loaded.segments[0].count == 20
+    assert found.loaded.cuts == []
+
+
+def test_payloads_are_told_apart() -> None:
+    assert len({payload(seq) for seq in range(100)}) == 100
