@@ -171,8 +171,9 @@ class Outlet:
             self._recover(epoch)
             told = True
         else:
-            told = self._release(self._synced_queue, synced)
-            told = self._release(self._written_queue, written) or told
+            # Written ones first: one topic's write never waits for a sync that a later one of it needs.
+            told = self._release(self._written_queue, written)
+            told = self._release(self._synced_queue, synced) or told
         self._forget_synced(synced)
         if self._backlog:
             self._push_backlog()
@@ -264,8 +265,8 @@ class Outlet:
     def _recover(self, epoch: int) -> None:
         """Fail what was not stored, answer the WAL shard, send again what readers may have seen."""
         position, code = self._ring.failure
-        self._release(self._synced_queue, min(position, self._ring.synced_pos))
         self._release(self._written_queue, position)
+        self._release(self._synced_queue, min(position, self._ring.synced_pos))
         lost = [*self._synced_queue, *self._written_queue, *(w.entry for w in self._backlog)]
         unreleased = {id(entry) for entry in self._written_queue}
         seen = [(end, parts) for end, parts in self._visible if end > position]

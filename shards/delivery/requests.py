@@ -50,7 +50,7 @@ def open_topic(session: Session, flags: int, request_id: int, body: memoryview) 
     fields = unpack_map(body)
     name = check_topic_name(fields.get("topic"))
     topics = session.actor.topics
-    topic = topics.by_name.get(name)
+    topic = topics.find(name)
     if topic is None:
         if not _flag(fields, "create", True):
             topics.check_owned(name)
@@ -81,7 +81,7 @@ def configure(session: Session, flags: int, request_id: int, body: memoryview) -
     name = check_topic_name(fields.get("topic"))
     given = fields.get("config") or {}
     topics = session.actor.topics
-    topic = topics.by_name.get(name)
+    topic = topics.find(name)
     if topic is None and not _flag(fields, "create", True):
         topics.check_owned(name)
         raise TopicNotFound(f"no topic named {name!r}", topic=name)

@@ -74,7 +74,8 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
                 current = Draft(first, 0, 0, now_ms, create=True, first_ts=blob.first_ts)
                 drafts.append(current)
             first = _fill(current, blob, first, settings)
-    if current is not None and settings.segment_max_age_ms and now_ms - current.created_ms >= settings.segment_max_age_ms:
+    age = settings.segment_max_age_ms
+    if current is not None and age and now_ms - current.created_ms >= age:
         current.seal = True
     return [draft for draft in drafts if draft.data or draft.seal]
 

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from topicd.errors import Conflict, Throttled, TopicdError, TopicNotFound, WrongShard
+from topicd.errors import Conflict, NotReady, Throttled, TopicdError, TopicNotFound, WrongShard
 from topicd.frames import FrameType, control_frame
 from topicd.limits import LIST_PAGE_MAX
 from topicd.model import Durability, TopicConfig, check_topic_name
@@ -63,9 +63,16 @@ class Topics:
 
     def get(self, name: str) -> Topic:
         topic = self.by_name.get(name)
-        if topic is None:
+        if topic is None or not topic.live:
             self.check_owned(name)
             raise TopicNotFound(f"no topic named {name!r}", topic=name)
+        return topic
+
+    def find(self, name: str) -> Topic | None:
+        """For those who would make it: None if it is not there, a refusal while it is on its way out."""
+        topic = self.by_name.get(name)
+        if topic is not None and not topic.live:
+            raise NotReady(f"topic {name!r} is being deleted", topic=name, retry_after_ms=20)
         return topic
 
     def check_owned(self, name: str) -> None:
@@ -171,7 +178,8 @@ class Topics:
             topic.live = True
             done(None, error)
 
-        need = max(NEED_OF[Durability(topic.config.durability)], Need.WRITTEN)
+        # Not before the writes under way: what is told after the end would bring the topic's files back.
+        need = max(topic.need_for(topic.head), Need.WRITTEN)
         self._log_change(topic, FrameType.TOPIC_DELETE, {}, ControlEntry(need, gone, kept))
 
     def forget(self, topic: Topic) -> None:
