@@ -6,6 +6,7 @@ The rename is the deletion; the files go afterwards, in the background or after 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from topicd import paths
@@ -44,6 +45,8 @@ def finish_deletes(fs: Fs, topics_dir: Path) -> list[int]:
 
 
 def _remove(fs: Fs, directory: Path) -> None:
+    """Every shard removes what it finds, so another one may be at the same directory."""
     for name in fs.listdir(directory):
-        fs.unlink(directory / name)
-    fs.rmdir(directory)
+        fs.unlink(directory / name, missing_ok=True)
+    with suppress(FileNotFoundError):
+        fs.rmdir(directory)
