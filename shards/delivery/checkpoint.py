@@ -151,6 +151,7 @@ class Checkpointer:
 
     async def close(self) -> None:
         """Everything to segments, then the snapshot that says so."""
+        self._opened = False  # records that still become visible start no round beside these
         if self._timer is not None:
             self._timer.cancel()
         for under_way in (self._round, self._snapshot_round):
@@ -158,7 +159,8 @@ class Checkpointer:
                 await under_way
         for _ in range(3):
             if self._dirty or self._unmarked:
-                await self._run_round()
+                self._round = asyncio.ensure_future(self._run_round(), loop=self._actor.loop)
+                await self._round
         if self._snapshot_round is not None:
             await self._snapshot_round
         await self._run_snapshot()
@@ -189,7 +191,7 @@ class Checkpointer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._round is None:
+        if self._round is None and self._opened:
             self._round = asyncio.ensure_future(self._run_round(), loop=self._actor.loop)
 
     async def _run_round(self) -> None:
