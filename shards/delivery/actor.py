@@ -15,7 +15,7 @@ from topicd.clock import ManualClock
 from topicd.config import Settings
 from topicd.errors import InvalidRequest, Throttled, TopicdError, TopicNotFound, Unauthorized
 from topicd.ipc.unixsock import peer_credentials
-from topicd.shards.delivery.append import AppendEntry, Appender
+from topicd.shards.delivery.append import Appender
 from topicd.shards.delivery.checkpoint import Checkpointer
 from topicd.shards.delivery.cursors import Cursors
 from topicd.shards.delivery.deletion import Deletion, note_tags
@@ -73,7 +73,6 @@ class Actor:
         self.checkpointer = Checkpointer(self)
         # state of the turn
         self.sessions: set[Session] = set()
-        self.under_way: dict[tuple[int, int], AppendEntry] = {}
         self._moved: dict[int, Topic] = {}
         self.to_flush: set[Session] = set()
         self._turn_scheduled = False
@@ -123,6 +122,7 @@ class Actor:
 
     def end_turn(self) -> None:
         """Ring first: the disk works while followers and sessions are served."""
+        self.appender.close_entry()
         for outlet in self.to_ring:
             outlet.flush()
         self.to_ring.clear()
@@ -171,6 +171,7 @@ class Actor:
 
     def submit_control(self, topic: Topic, frame: bytes, entry: ControlEntry) -> None:
         """Put a control frame of the topic into the log; its snapshot is due before the WAL may forget it."""
+        self.appender.close_entry()  # what was written before comes first in the log too
         outlet = self.outlets[topic.outlet]
         outlet.submit([frame], len(frame), entry)
         self.checkpointer.note_control(outlet, len(frame))

@@ -1,96 +1,37 @@
 """From a client's batch to the ring. Promise: everything is checked before a seq is assigned, and a batch that
 cannot be stored leaves no trace; nothing is visible before its class is met.
+
+Batches that arrive together for one topic travel as one entry: a client with many small writes in flight costs
+little more than one with a few large ones.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from topicd.errors import BatchTooLarge, InvalidRequest, Throttled, TopicdError, TopicFull, TopicNotFound
+from topicd.errors import BatchTooLarge, InvalidRequest, Throttled, TopicFull, TopicNotFound
 from topicd.frames import codec_error, core, producer_frame
 from topicd.ipc.protocol import APPEND, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE
-from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, MAX_BATCH_RECORDS
-from topicd.shards.delivery.outlet import Entry, Need, Part
+from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, KIB, MAX_BATCH_RECORDS
+from topicd.shards.delivery.entry import AppendEntry, Replier, Waiter
+from topicd.shards.delivery.outlet import Need, Part
 from topicd.shards.delivery.reservation import reserve_seqs
-from topicd.shards.delivery.tail import Blob
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
     from topicd.shards.delivery.topic import Topic
 
 _RETRY_MS = 20
-
-
-class Replier(Protocol):
-    """Who waits for the outcome of an append."""
-
-    def appended(
-        self, request_id: int, flags: int, first_seq: int, count: int, head: int, entry: AppendEntry
-    ) -> None: ...
-
-    def deduped(self, request_id: int, flags: int, first_seq: int, count: int, head: int) -> None: ...
-
-    def append_refused(self, request_id: int, error: TopicdError) -> None: ...
-
-
-class AppendEntry(Entry):
-    """One batch on its way."""
-
-    __slots__ = (
-        *("actor", "batch_no", "blob", "content", "count", "key", "last_seq"),
-        *("producer_id", "started_at", "topic", "waiters"),
-    )
-
-    def __init__(
-        self, actor: Actor, topic: Topic, blob: Blob, need: Need, producer_id: int, batch_no: int, key: bytes
-    ) -> None:
-        self.need = need
-        self.actor = actor
-        self.topic = topic
-        self.blob = blob
-        self.count = count = len(blob.offsets)
-        self.last_seq = blob.first_seq + count - 1
-        self.content = blob.end - FRAME_OVERHEAD * count
-        self.producer_id = producer_id
-        self.batch_no = batch_no
-        self.key = key
-        self.waiters: list[tuple[Replier, int, int]] = []
-        self.started_at = 0.0
-
-    def committed(self) -> None:
-        topic, blob, count = self.topic, self.blob, self.count
-        topic.pending_count -= count
-        topic.pending_bytes -= self.content
-        if self.need is Need.SYNCED:
-            topic.pending_synced -= 1
-        topic.tail.append(blob)
-        topic.visible = self.last_seq
-        topic.count += count
-        topic.bytes += self.content
-        if self.producer_id or self.key:
-            self.actor.under_way.pop((topic.id, blob.first_seq), None)
-        self.actor.note_visible(topic, blob, count)
-        for replier, request_id, flags in self.waiters:
-            replier.appended(request_id, flags, blob.first_seq, count, self.last_seq, self)
-
-    def failed(self, error: TopicdError) -> None:
-        topic, blob = self.topic, self.blob
-        topic.head = min(topic.head, blob.first_seq - 1)
-        topic.pending_count -= self.count
-        topic.pending_bytes -= self.content
-        if self.need is Need.SYNCED:
-            topic.pending_synced -= 1
-        if self.producer_id:
-            topic.producers.take_back(self.producer_id, self.batch_no)
-        self.actor.keys.forget(topic, self.key)
-        self.actor.under_way.pop((topic.id, blob.first_seq), None)
-        for replier, request_id, _ in self.waiters:
-            replier.append_refused(request_id, error)
+_SMALL = 16 * KIB  # a batch below this may travel with others
+_TOGETHER = 256 * KIB  # as long as they are together no more than this
 
 
 class Appender:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
+        self._open: AppendEntry | None = None  # takes further small batches until the input is used up
 
     def append(self, replier: Replier, request_id: int, flags: int, body: memoryview) -> None:
         """Take one APPEND body. Raises what refuses it; otherwise the replier is told later."""
@@ -105,18 +46,31 @@ class Appender:
             key, at = _cut_key(body, at)
         if producer_id and not topic.producers.is_next(producer_id, batch_no):
             _, first_seq, records = topic.producers.lookup(producer_id, batch_no)
-            self._answer_again(topic, first_seq, records, replier, request_id, flags)
+            self._answer_again(topic, Waiter(replier, request_id, flags | FLAG_DEDUPED, first_seq, records))
             return
         if key and (known := self._actor.keys.lookup(topic, key)) is not None:
-            self._answer_again(topic, known[0], known[1], replier, request_id, flags)
+            self._answer_again(topic, Waiter(replier, request_id, flags | FLAG_DEDUPED, *known))
             return
-        frames = bytearray(body[at:])
-        self._admit(topic, len(frames), count)
-        entry = self._assign(topic, frames, count, producer_id, batch_no, key)
-        entry.waiters.append((replier, request_id, flags))
-        if flags & FLAG_PERFORMANCE:
+        size = len(body) - at
+        self._admit(topic, size, count)
+        entry = self._entry_for(topic, size, count)
+        first_seq = self._add(entry, body[at:], count, producer_id, batch_no)
+        entry.waiters.append(Waiter(replier, request_id, flags, first_seq, count))
+        if key:
+            entry.keys.append(key)
+            self._actor.keys.remember(topic, key, first_seq, count)
+        if flags & FLAG_PERFORMANCE and not entry.started_at:
             entry.started_at = self._actor.clock.monotonic()
-        self._place(topic, entry)
+        if size >= _SMALL:
+            self.close_entry()
+
+    def close_entry(self) -> None:
+        """The input is used up, or something else comes first: what was gathered goes to the ring."""
+        entry, self._open = self._open, None
+        if entry is not None and entry.waiters:
+            self._place(entry)
+
+    # ---- admission ----
 
     def _admit(self, topic: Topic, size: int, count: int) -> None:
         """Everything that can refuse a batch without looking at its records."""
@@ -157,71 +111,87 @@ class Appender:
                     message = f"topic {topic.name} holds {used} {what} of {cap}"
                     raise TopicFull(message, cap=cap, used=used, what=what)
 
-    def _assign(
-        self, topic: Topic, frames: bytearray, count: int, producer_id: int, batch_no: int, key: bytes
-    ) -> AppendEntry:
-        actor = self._actor
-        first = topic.head + 1
-        ts = max(actor.clock.now_ms(), topic.last_ts)
-        need = topic.need_for(first + count - 1)
-        try:
-            packed = core.stamp_frames(frames, 0, len(frames), topic.id, first, ts, need is Need.SYNCED)
-        except ValueError as exc:
-            raise codec_error(exc) from None
-        offsets = memoryview(packed).cast("I")
-        if len(offsets) != count:
-            raise InvalidRequest(f"the write says {count} records and holds {len(offsets)}")
-        blob = Blob(frames, 0, len(frames), first, offsets, ts, ts)
-        entry = AppendEntry(actor, topic, blob, need, producer_id, batch_no, key)
-        topic.head = first + count - 1
-        topic.last_ts = ts
-        topic.pending_count += count
-        topic.pending_bytes += entry.content
-        if need is Need.SYNCED:
-            topic.pending_synced += 1
-        if producer_id:
-            topic.producers.assign(producer_id, batch_no, first, count)
-        if key:
-            actor.keys.remember(topic, key, first, count)
-        if producer_id or key:
-            actor.under_way[(topic.id, first)] = entry
+    # ---- gathering ----
+
+    def _entry_for(self, topic: Topic, size: int, count: int) -> AppendEntry:
+        """The open entry if the batch may join it, else a new one."""
+        need = topic.need_for(topic.head + count)
+        entry = self._open
+        if entry is not None:
+            joins = entry.topic is topic and entry.need is need and size < _SMALL
+            if joins and len(entry.frames) + size <= _TOGETHER:
+                return entry
+            self.close_entry()
+            # Placing it may have changed what the next one needs.
+            need = topic.need_for(topic.head + count)
+        ts = max(self._actor.clock.now_ms(), topic.last_ts)
+        entry = self._open = AppendEntry(self._actor, topic, need, ts)
         return entry
 
-    def _place(self, topic: Topic, entry: AppendEntry) -> None:
+    def _add(self, entry: AppendEntry, batch: memoryview, count: int, producer_id: int, batch_no: int) -> int:
+        """Stamp the batch behind those that are in the entry; its first seq. A bad batch leaves nothing behind."""
+        topic, frames = entry.topic, entry.frames
+        start, first = len(frames), topic.head + 1
+        frames += batch
+        end = len(frames)
+        try:
+            packed = core.stamp_frames(frames, start, end, topic.id, first, entry.ts, entry.need is Need.SYNCED)
+            found = len(packed) // 4
+            if found != count:
+                raise ValueError("invalid_request", f"the write says {count} records and holds {found}")
+        except ValueError as exc:
+            del frames[start:]
+            if not entry.waiters:
+                self._open = None
+            raise codec_error(exc) from None
+        self._note_batch(entry, packed, start, count)
+        if producer_id:
+            topic.producers.assign(producer_id, batch_no, first, count)
+            entry.producers.append((producer_id, batch_no))
+            entry.wire.append(producer_frame(topic.id, first, entry.ts, producer_id, batch_no, count))
+        if end - start < _SMALL:
+            entry.wire.append(frames[start:end])
+        else:
+            entry.wire += pieces(frames, memoryview(packed).cast("I"), self._actor.piece_bytes)
+        return first
+
+    @staticmethod
+    def _note_batch(entry: AppendEntry, packed: bytes, start: int, count: int) -> None:
+        topic = entry.topic
+        if count == 1:
+            entry.offsets.append(start)  # type: ignore[attr-defined]
+        elif start == 0:
+            entry.offsets = array("I", packed)
+        else:
+            entry.offsets.extend([start + offset for offset in memoryview(packed).cast("I")])  # type: ignore[attr-defined]
+        if len(entry.offsets) == count:
+            topic.under_way.append(entry)
+            if entry.need is Need.SYNCED:
+                topic.pending_synced += 1
+        topic.head += count
+        topic.last_ts = entry.ts
+        topic.pending_count += count
+        topic.pending_bytes += len(entry.frames) - start - FRAME_OVERHEAD * count
+
+    def _place(self, entry: AppendEntry) -> None:
+        topic, actor = entry.topic, self._actor
         if topic.ephemeral and entry.need is Need.PLACED:
             entry.committed()
             return
-        blob = entry.blob
-        frames: Part = blob.data  # type: ignore[assignment]  # a bytearray of its own, see append()
-        outlet = self._actor.outlets[topic.outlet]
-        parts: list[Part] = []
-        size = blob.end - blob.start
-        if entry.producer_id:
-            mark = producer_frame(
-                topic.id, blob.first_seq, blob.first_ts, entry.producer_id, entry.batch_no, entry.count
-            )
-            parts.append(mark)
-            size += len(mark)
-        piece = self._actor.piece_bytes
-        if size <= piece:
-            parts.append(frames)
-        else:
-            parts.extend(pieces(blob, piece))
         if topic.reserves:
-            reserve_seqs(self._actor, topic)
-        outlet.submit(parts, size, entry)
-        self._actor.to_ring.add(outlet)
+            reserve_seqs(actor, topic)
+        outlet = actor.outlets[topic.outlet]
+        wire: list[Part] = [b"".join(entry.wire)] if len(entry.frames) < _TOGETHER + _SMALL else entry.wire
+        outlet.submit(wire, sum(map(len, wire)), entry)
+        actor.to_ring.add(outlet)
 
-    def _answer_again(
-        self, topic: Topic, first_seq: int, count: int, replier: Replier, request_id: int, flags: int
-    ) -> None:
+    def _answer_again(self, topic: Topic, waiter: Waiter) -> None:
         """A retry: the first answer once more, or a place among those who wait for it."""
-        waiting = self._actor.under_way.get((topic.id, first_seq))
-        flags |= FLAG_DEDUPED
-        if waiting is not None:
-            waiting.waiters.append((replier, request_id, flags))
-            return
-        replier.deduped(request_id, flags, first_seq, count, topic.visible)
+        for entry in topic.under_way:
+            if entry.first_seq <= waiter.first_seq < entry.first_seq + entry.count:
+                entry.waiters.append(waiter)
+                return
+        waiter.replier.deduped(waiter, topic.visible)
 
 
 def _used(topic: Topic, what: str) -> int:
@@ -230,16 +200,15 @@ def _used(topic: Topic, what: str) -> int:
     return topic.bytes + topic.pending_bytes
 
 
-def pieces(blob: Blob, piece: int) -> list[memoryview]:
-    """The blob cut at frame boundaries into parts of at most `piece` bytes (a frame is always smaller)."""
-    view = memoryview(blob.data)
-    found, start = [], blob.start
-    for seq in range(blob.first_seq + 1, blob.last_seq + 2):
-        end = blob.offset_of(seq)
-        following = blob.offset_of(seq + 1) if seq <= blob.last_seq else end
-        if seq > blob.last_seq or following - start > piece:
+def pieces(frames: bytearray, offsets: Sequence[int], piece: int) -> list[memoryview]:
+    """The frames cut at frame boundaries into parts of at most `piece` bytes (a frame is always smaller)."""
+    view = memoryview(frames)
+    found, start = [], 0
+    for end, following in zip(offsets[1:], [*offsets[2:], len(frames)], strict=True) if len(offsets) > 1 else ():
+        if following - start > piece:
             found.append(view[start:end])
             start = end
+    found.append(view[start:])
     return found
 
 

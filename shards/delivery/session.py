@@ -39,7 +39,7 @@ from topicd.ipc.protocol import (
     map_message,
 )
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE
-from topicd.shards.delivery.append import AppendEntry
+from topicd.shards.delivery.entry import AppendEntry, Waiter
 from topicd.shards.delivery.outlet import Need
 from topicd.shards.delivery.reading import Answer
 from topicd.shards.delivery.requests import HANDLERS
@@ -59,6 +59,7 @@ _HELLO = int(Op.HELLO)
 # An append answer in one go: header and body.
 _APPENDED_MESSAGE = struct.Struct(HEADER.format + APPENDED.format[1:])
 _APPENDED_LENGTH = MIN_LENGTH + APPENDED.size
+_NO_PERFORMANCE = PERFORMANCE.pack(0, 0, 0, 0, 0)
 
 
 class Session(asyncio.BufferedProtocol):
@@ -286,30 +287,27 @@ class Session(asyncio.BufferedProtocol):
         self.write(map_message(Op.NOTICE, request_id, body))
         self.actor.flush_later(self)
 
-    def appended(self, request_id: int, flags: int, first_seq: int, count: int, head: int, entry: AppendEntry) -> None:
+    def appended(self, waiter: Waiter, head: int, entry: AppendEntry) -> None:
         self.in_flight -= 1
-        extra = self._performance(entry) if flags & FLAG_PERFORMANCE else b""
-        self._write_appended(request_id, flags, first_seq, count, head, extra)
-
-    def deduped(self, request_id: int, flags: int, first_seq: int, count: int, head: int) -> None:
-        self.in_flight -= 1
-        extra = PERFORMANCE.pack(0, 0, 0, 0, 0) if flags & FLAG_PERFORMANCE else b""
-        self._write_appended(request_id, flags, first_seq, count, head, extra)
-
-    def _write_appended(self, request_id: int, flags: int, first_seq: int, count: int, head: int, extra: bytes) -> None:
-        self.write(
-            _APPENDED_MESSAGE.pack(
-                _APPENDED_LENGTH + len(extra),
-                OP_APPENDED,
-                flags & FLAG_DEDUPED,
-                request_id,
-                first_seq,
-                count,
-                head,
+        _, request_id, flags, first_seq, records = waiter
+        if flags:
+            self._write_appended(waiter, head, self._performance(entry) if flags & FLAG_PERFORMANCE else b"")
+        else:
+            self._out.append(
+                _APPENDED_MESSAGE.pack(_APPENDED_LENGTH, OP_APPENDED, 0, request_id, first_seq, records, head)
             )
-            + extra
-        )
+            self._out_bytes += _APPENDED_MESSAGE.size
         self.actor.to_flush.add(self)
+
+    def deduped(self, waiter: Waiter, head: int) -> None:
+        self.in_flight -= 1
+        self._write_appended(waiter, head, _NO_PERFORMANCE if waiter.flags & FLAG_PERFORMANCE else b"")
+        self.actor.to_flush.add(self)
+
+    def _write_appended(self, waiter: Waiter, head: int, extra: bytes) -> None:
+        flags = waiter.flags & FLAG_DEDUPED
+        fixed = (waiter.request_id, waiter.first_seq, waiter.records, head)
+        self.write(_APPENDED_MESSAGE.pack(_APPENDED_LENGTH + len(extra), OP_APPENDED, flags, *fixed) + extra)
 
     def _performance(self, entry: AppendEntry) -> bytes:
         total = (self.actor.clock.monotonic() - entry.started_at) * 1000

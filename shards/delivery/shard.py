@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 512
 _DRAIN_S = 5.0
+# Writes under way are many and short-lived, and hold no cycles: look for cycles rarely.
+_GC_THRESHOLD = (20_000, 20, 100)
 
 
 def make_clock(settings: Settings) -> Clock:
@@ -109,6 +111,7 @@ class DeliveryShard:
         # What recovery built stays; keep the collector from walking it again and again.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLD)
 
     async def _wait_until_written(self) -> None:
         """A predecessor's bytes may still be in the rings: they belong to the log that is about to be read."""

@@ -7,6 +7,7 @@ those above up to `visible` in the tail; what lies above `visible` is under way 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,7 @@ from topicd.shards.storage.ranges import Ranges
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.cursors import Cursor
+    from topicd.shards.delivery.entry import AppendEntry
     from topicd.shards.delivery.watch import Follower
     from topicd.shards.storage.segment import SegmentInfo
 
@@ -78,6 +80,7 @@ class Topic:
         self.pending_count = 0
         self.pending_bytes = 0
         self.pending_synced = 0
+        self.under_way: deque[AppendEntry] = deque()  # oldest first
         # others
         self.producers = ProducerTable()
         self.consumers: dict[str, Cursor] = {}

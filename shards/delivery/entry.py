@@ -1,0 +1,98 @@
+"""What is under way to the WAL for one topic: batches that arrived together, and who waits for each of them.
+
+Promise: all of its batches become visible together, or none does and the topic is as it was before.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from topicd.errors import TopicdError
+from topicd.limits import FRAME_OVERHEAD
+from topicd.shards.delivery.outlet import Entry, Need, Part
+from topicd.shards.delivery.tail import Blob
+
+if TYPE_CHECKING:
+    from topicd.shards.delivery.actor import Actor
+    from topicd.shards.delivery.topic import Topic
+
+
+class Replier(Protocol):
+    """Who waits for the outcome of an append."""
+
+    def appended(self, waiter: Waiter, head: int, entry: AppendEntry) -> None: ...
+
+    def deduped(self, waiter: Waiter, head: int) -> None: ...
+
+    def append_refused(self, request_id: int, error: TopicdError) -> None: ...
+
+
+class Waiter(NamedTuple):
+    replier: Replier
+    request_id: int
+    flags: int
+    first_seq: int
+    records: int
+
+
+class AppendEntry(Entry):
+    __slots__ = (
+        *("actor", "frames", "offsets", "topic", "ts", "first_seq", "wire"),
+        *("waiters", "producers", "keys", "started_at"),
+    )
+
+    def __init__(self, actor: Actor, topic: Topic, need: Need, ts: int) -> None:
+        super().__init__(need)
+        self.actor = actor
+        self.topic = topic
+        self.ts = ts
+        self.first_seq = topic.head + 1
+        self.frames = bytearray()  # append frames of all batches: what readers will see
+        self.wire: list[Part] = []  # the same with a producer frame before each batch: what the WAL gets
+        self.offsets: Sequence[int] = array("I")
+        self.waiters: list[Waiter] = []
+        self.producers: list[tuple[int, int]] = []  # (producer id, batch number)
+        self.keys: list[bytes] = []
+        self.started_at = 0.0
+
+    @property
+    def count(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def content(self) -> int:
+        return len(self.frames) - FRAME_OVERHEAD * len(self.offsets)
+
+    def committed(self) -> None:
+        topic, count, content = self.topic, len(self.offsets), self.content
+        self._leave(count, content)
+        topic.visible = self.first_seq + count - 1
+        topic.count += count
+        topic.bytes += content
+        blob = Blob(self.frames, 0, len(self.frames), self.first_seq, self.offsets, self.ts, self.ts)
+        topic.tail.append(blob)
+        self.actor.note_visible(topic, blob, count)
+        head = topic.visible
+        for waiter in self.waiters:
+            waiter[0].appended(waiter, head, self)
+
+    def failed(self, error: TopicdError) -> None:
+        topic = self.topic
+        self._leave(len(self.offsets), self.content)
+        topic.head = min(topic.head, self.first_seq - 1)
+        for producer_id, batch_no in reversed(self.producers):
+            topic.producers.take_back(producer_id, batch_no)
+        for key in self.keys:
+            self.actor.keys.forget(topic, key)
+        for waiter in self.waiters:
+            waiter.replier.append_refused(waiter.request_id, error)
+
+    def _leave(self, count: int, content: int) -> None:
+        topic = self.topic
+        topic.pending_count -= count
+        topic.pending_bytes -= content
+        if self.need is Need.SYNCED:
+            topic.pending_synced -= 1
+        topic.under_way.remove(self)  # commits take the oldest, failures the newest: both ends are near
