@@ -1,0 +1,130 @@
+"""Tokens for connections that no user id vouches for. Promise: only digests are at rest, a comparison takes the same time
+whichever token is wrong, and a file that cannot be understood refuses the start instead of letting everybody in.
+
+The file is TOML, one table per token:
+
+    [[token]]
+    name = "spark"
+    sha256 = "<64 hex digits>"
+    scopes = ["read", "write"]
+    prefixes = ["orders.", "events."]     # optional; none: every topic
+    expires = 2027-01-01T00:00:00Z        # optional
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import tomllib
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from topicd.errors import Forbidden, FormatError, Unauthorized
+
+SCOPES = ("read", "write", "delete", "admin")
+_FIELDS = {"name", "sha256", "scopes", "prefixes", "expires"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a connection may do. The default is everything: a local user that is on the list."""
+
+    name: str = "local"
+    scopes: frozenset[str] = frozenset(SCOPES)
+    prefixes: tuple[str, ...] = ()
+
+    def require(self, scope: str, topic: str | None = None) -> None:
+        if scope not in self.scopes and "admin" not in self.scopes:
+            raise Forbidden(f"token {self.name!r} has no {scope} right", token=self.name, scope=scope)
+        if topic is not None and not self.allows(topic):
+            raise Forbidden(f"token {self.name!r} may not touch topic {topic!r}", token=self.name, topic=topic)
+
+    def allows(self, topic: str) -> bool:
+        return not self.prefixes or topic.startswith(self.prefixes)
+
+
+EVERYTHING = Rights()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    rights: Rights
+    digest: bytes
+    expires_ms: int | None
+
+
+def new_token() -> tuple[str, str]:
+    """(the secret, to be shown once; its digest, to be stored)."""
+    secret = f"tpd_{secrets.token_urlsafe(32)}"
+    return secret, digest_of(secret).hex()
+
+
+def digest_of(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+class TokenFile:
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @classmethod
+    def load(cls, path: Path) -> TokenFile:
+        try:
+            body = tomllib.loads(path.read_text())
+        except OSError as exc:
+            raise FormatError(f"token file {path} cannot be read: {exc.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+            raise FormatError(f"token file {path} is not TOML: {exc}") from None
+        rows = body.get("token")
+        if not isinstance(rows, list) or not rows or set(body) != {"token"}:
+            raise FormatError(f"token file {path} must hold [[token]] tables and nothing else")
+        return cls([_parse(path, number, row) for number, row in enumerate(rows, 1)])
+
+    def authorize(self, secret: Any, now_ms: int) -> Rights:
+        """The rights behind a secret. Every token is compared, so that time tells nothing."""
+        if not isinstance(secret, str) or not secret:
+            raise Unauthorized("a token is needed on this connection")
+        given = digest_of(secret)
+        found = None
+        for token in self._tokens:
+            if hmac.compare_digest(token.digest, given):
+                found = token
+        if found is None:
+            raise Unauthorized("the token is not known")
+        if found.expires_ms is not None and now_ms >= found.expires_ms:
+            raise Unauthorized(f"token {found.rights.name!r} has expired", token=found.rights.name)
+        return found.rights
+
+
+def _parse(path: Path, number: int, row: Any) -> Token:
+    where = f"token file {path}, token {number}"
+    if not isinstance(row, dict) or not {"name", "sha256", "scopes"} <= set(row) <= _FIELDS:
+        raise FormatError(f"{where}: needs name, sha256, scopes; may have prefixes, expires; nothing else")
+    digest = row["sha256"]
+    if not isinstance(digest, str) or len(digest) != 64 or not all(c in "0123456789abcdef" for c in digest):
+        raise FormatError(f"{where}: sha256 must be 64 lower-case hex digits")
+    scopes, prefixes = row["scopes"], row.get("prefixes", [])
+    if not isinstance(scopes, list) or not scopes or any(scope not in SCOPES for scope in scopes):
+        raise FormatError(f"{where}: scopes must be some of {', '.join(SCOPES)}")
+    if not isinstance(prefixes, list) or any(not isinstance(prefix, str) or not prefix for prefix in prefixes):
+        raise FormatError(f"{where}: prefixes must be a list of texts")
+    rights = Rights(str(row["name"]), frozenset(scopes), tuple(prefixes))
+    return Token(rights, bytes.fromhex(digest), _expiry(where, row.get("expires")))
+
+
+def _expiry(where: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+    elif isinstance(value, date):
+        moment = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    else:
+        raise FormatError(f"{where}: expires must be a date or a time")
+    return int(moment.timestamp() * 1000)
