@@ -64,9 +64,9 @@ class ProducerTable:
     def assign(self, producer_id: int, batch_no: int, first_seq: int, count: int) -> None:
         state = self._states.get(producer_id)
         if state is None:
-            state = self._states[producer_id] = ProducerState()
-            if len(self._states) > PRODUCERS_KEPT:
+            if len(self._states) >= PRODUCERS_KEPT:
                 self._forget_oldest()
+            state = self._states[producer_id] = ProducerState()
         state.last_no = batch_no
         state.newest = first_seq
         state.answers.append((batch_no, first_seq, count))
