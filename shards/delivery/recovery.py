@@ -149,7 +149,7 @@ class Recovery:
             if not damage.repaired and damage.first_seq <= damage.last_seq:
                 topic.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
         for first, last in loaded.gaps:
-            low = max(first, topic.delete_below, topic.evict_floor)
+            low = max(first, _floor(topic))
             for a, b in Ranges([*topic.gone, *topic.lost]).missing(low, last) if low <= last else []:
                 self._note_damage(f"topic {topic.name}: seqs {a} to {b} are in no segment")
                 topic.damaged.append(Damaged(a, b, "missing segment"))
@@ -350,9 +350,7 @@ class Recovery:
 
     def _note_hole(self, topic: Topic, first: int) -> None:
         """Seqs between what is there and the next frame: skipped on purpose below a reservation, else damage."""
-        low = topic.head + 1
-        if topic.head == 0 and not topic.segments:
-            low = max(low, topic.evict_floor, topic.delete_below)
+        low = max(topic.head + 1, _floor(topic))
         if low < first:
             for a, b in Ranges([*topic.gone, *topic.lost]).missing(low, first - 1):
                 self._note_damage(f"topic {topic.name}: seqs {a} to {b} are missing in the WAL")
@@ -364,7 +362,7 @@ class Recovery:
     def _settle(self, topic: Topic) -> None:
         """Counts as they follow from what was loaded; needed before deletes are applied again."""
         retention = self._actor.retention
-        floor = max(topic.earliest, topic.evict_floor, topic.delete_below)
+        floor = _floor(topic)
         if topic.segments:
             floor = max(floor, topic.segments[0].first_seq)
         elif (blob := topic.tail.first()) is not None:
@@ -389,15 +387,17 @@ class Recovery:
     def _check_head(self, topic: Topic) -> None:
         """A seq that was given out is not given out again, whatever became of its record."""
         known = self._heads.get(topic.id, 0)
-        if topic.config.durability == Durability.MEMORY:
-            return  # promises nothing; its head may go back
-        if self._actor.shard.boot.power_lost and topic.reserves:
+        power_lost = self._actor.shard.boot.power_lost and topic.reserves
+        if power_lost:
             known = max(known, topic.reserved)
         if known <= topic.head:
             return
+        # A class that waits for no sync may lose its tail; then it is a gap, not damage.
+        may_be_lost = power_lost or topic.config.durability == Durability.MEMORY
         explained = Ranges([*topic.lost, *topic.gone])
-        for first, last in explained.missing(topic.head + 1, known):
-            if self._actor.shard.boot.power_lost and topic.reserves:
+        low = max(topic.head + 1, _floor(topic))
+        for first, last in explained.missing(low, known) if low <= known else []:
+            if may_be_lost:
                 log.warning(
                     "unsynced tail may be lost", extra={"topic": topic.name, "first_seq": first, "last_seq": last}
                 )
@@ -410,3 +410,8 @@ class Recovery:
     def _note_damage(self, what: str) -> None:
         log.error("storage is damaged", extra={"damage": what})
         self.result.damage.append(what)
+
+
+def _floor(topic: Topic) -> int:
+    """Nothing is missed below: caps, TTL or deletes took it."""
+    return max(topic.earliest, topic.evict_floor, topic.delete_below)
