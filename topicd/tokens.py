@@ -1,5 +1,5 @@
-"""Tokens for connections that no user id vouches for. Promise: only digests are at rest, a comparison takes the same time
-whichever token is wrong, and a file that cannot be understood refuses the start instead of letting everybody in.
+"""Tokens for connections that no user id vouches for. Promise: only digests are at rest, a comparison takes the same
+time whichever token is wrong, and a file that cannot be understood refuses the start instead of letting everybody in.
 
 The file is TOML, one table per token:
 
@@ -41,6 +41,12 @@ class Rights:
             raise Forbidden(f"token {self.name!r} has no {scope} right", token=self.name, scope=scope)
         if topic is not None and not self.allows(topic):
             raise Forbidden(f"token {self.name!r} may not touch topic {topic!r}", token=self.name, topic=topic)
+
+    def require_any(self, scopes: tuple[str, ...], topic: str) -> None:
+        """For a request that either right allows."""
+        if self.scopes.isdisjoint(scopes):
+            self.require(scopes[0], topic)
+        self.require(next(scope for scope in (*scopes, "admin") if scope in self.scopes), topic)
 
     def allows(self, topic: str) -> bool:
         return not self.prefixes or topic.startswith(self.prefixes)

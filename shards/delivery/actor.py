@@ -11,7 +11,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
-from topicd.clock import ManualClock
+from topicd.clock import ManualClock, SystemClock
 from topicd.config import Settings
 from topicd.errors import InvalidRequest, Throttled, TopicdError, TopicNotFound, Unauthorized
 from topicd.ipc.unixsock import peer_credentials
@@ -28,6 +28,7 @@ from topicd.shards.delivery.retention import IndexSizes, Retention
 from topicd.shards.delivery.topics import Topics
 from topicd.shards.storage.reader import SegmentReader
 from topicd.shards.storage.readercache import ReaderCache
+from topicd.tokens import Rights, TokenFile
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.session import Session
@@ -59,6 +60,8 @@ class Actor:
         self.socket_paths = [str(shard.run.delivery_socket(i).absolute()) for i in range(info.delivery_shards)]
         # A batch larger than the ring goes through it in pieces; a frame always fits one.
         self.piece_bytes = shard.settings.ring_bytes * 3 // 4
+        self.tokens: TokenFile | None = None
+        self.tcp_ports: list[int] = []
         self.draining = False
         self.total_bytes_share = self.share_of(self.settings.max_total_bytes)
         # parts
@@ -207,11 +210,20 @@ class Actor:
         if len(self.sessions) >= self.settings.max_connections:
             limit = self.settings.max_connections
             return Throttled(f"{limit} connections are open already", limit="max_connections", retry_after_ms=1_000)
-        _, uid, _ = peer_credentials(sock)
-        if uid not in self.settings.uids:
-            return Unauthorized(f"uid {uid} is not allowed to connect", uid=uid)
+        if sock.family == socket.AF_UNIX:
+            _, uid, _ = peer_credentials(sock)
+            if uid not in self.settings.uids:
+                return Unauthorized(f"uid {uid} is not allowed to connect", uid=uid)
+        else:
+            session.needs_token = True
         self.sessions.add(session)
         return None
+
+    def authorize(self, secret: Any) -> Rights:
+        """The rights of a connection that no user id vouches for."""
+        if self.tokens is None:
+            raise Unauthorized("this daemon knows no tokens")
+        return self.tokens.authorize(secret, SystemClock().now_ms())
 
     def share_of(self, limit: int) -> int | None:
         """This shard's share of a limit for all: together the shards never exceed it. None: no limit."""

@@ -218,7 +218,5 @@ def _cut_key(body: memoryview, at: int) -> tuple[bytes, int]:
     length = int.from_bytes(body[at : at + 2], "little")
     at += 2
     if not 0 < length <= IDEMPOTENCY_KEY_MAX or len(body) < at + length:
-        raise InvalidRequest(
-            f"an idempotency key has 1 to {IDEMPOTENCY_KEY_MAX} bytes, this one says {length}"
-        )
+        raise InvalidRequest(f"an idempotency key has 1 to {IDEMPOTENCY_KEY_MAX} bytes, this one says {length}")
     return bytes(body[at : at + length]), at + length

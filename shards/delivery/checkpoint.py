@@ -145,9 +145,7 @@ class Checkpointer:
         """During recovery memory is bounded too: store what exceeds the bound at once."""
         if self._tail_bytes >= self._actor.settings.checkpoint_bytes:
             work = self._plan()
-            self._apply(
-                work, run_checkpoint(self._actor.fs, work.jobs), run_marks(self._actor.fs, work.mark_jobs)
-            )
+            self._apply(work, run_checkpoint(self._actor.fs, work.jobs), run_marks(self._actor.fs, work.mark_jobs))
 
     async def close(self) -> None:
         """Everything to segments, then the snapshot that says so."""
@@ -339,9 +337,7 @@ class Checkpointer:
         """The snapshot before the newest one decides: the newest may turn out corrupt."""
         if len(self._snapshot_marks) < 2:
             return
-        for outlet, data, snapshot in zip(
-            self._actor.outlets, self._data_marks, self._snapshot_marks[0], strict=True
-        ):
+        for outlet, data, snapshot in zip(self._actor.outlets, self._data_marks, self._snapshot_marks[0], strict=True):
             outlet.set_absorbed(min(data, snapshot))
 
     def _seal_aged(self) -> None:

@@ -58,9 +58,7 @@ class Cursors:
         elif action == "state":
             done(self._row(topic, self._get(topic, name)), None)
         else:
-            raise InvalidRequest(
-                f"action must be open, ack, list, reset, remove or state, not {action!r:.50}"
-            )
+            raise InvalidRequest(f"action must be open, ack, list, reset, remove or state, not {action!r:.50}")
 
     def replay(self, topic: Topic, body: dict[str, Any], ts: int) -> None:
         if body.get("acked") is None:
@@ -82,9 +80,7 @@ class Cursors:
             done({**self._row(topic, cursor), "created": False}, None)
             return
         if len(topic.consumers) >= CONSUMERS_MAX:
-            raise Throttled(
-                f"{CONSUMERS_MAX} consumers exist already", limit="consumers", retry_after_ms=1_000
-            )
+            raise Throttled(f"{CONSUMERS_MAX} consumers exist already", limit="consumers", retry_after_ms=1_000)
 
         def opened(row: dict[str, Any] | None, error: TopicdError | None) -> None:
             done(None if row is None else {**row, "created": True}, error)
@@ -95,9 +91,7 @@ class Cursors:
         if isinstance(seq, bool) or not isinstance(seq, int) or not 0 <= seq <= MAX_SEQ:
             raise InvalidRequest(f"seq must be an integer from 0, not {seq!r:.50}")
         if seq > topic.visible:
-            raise Conflict(
-                f"seq {seq} does not exist yet, the newest is {topic.visible}", head_seq=topic.visible
-            )
+            raise Conflict(f"seq {seq} does not exist yet, the newest is {topic.visible}", head_seq=topic.visible)
         if seq <= cursor.acked:
             done(self._row(topic, cursor), None)
             return
@@ -127,16 +121,12 @@ class Cursors:
                 value = start.get(key)
                 if isinstance(value, int) and not isinstance(value, bool) and low <= value <= MAX_SEQ:
                     return value if key == "seq" else self._actor.reader.seq_before_ts(topic, value)
-        raise InvalidRequest(
-            f"start must be {{at: earliest or latest}}, {{seq: n}} or {{ts: ms}}, not {start!r:.100}"
-        )
+        raise InvalidRequest(f"start must be {{at: earliest or latest}}, {{seq: n}} or {{ts: ms}}, not {start!r:.100}")
 
     def _get(self, topic: Topic, name: str) -> Cursor:
         cursor = topic.consumers.get(name)
         if cursor is None:
-            raise ConsumerNotFound(
-                f"topic {topic.name!r} has no consumer {name!r}", topic=topic.name, name=name
-            )
+            raise ConsumerNotFound(f"topic {topic.name!r} has no consumer {name!r}", topic=topic.name, name=name)
         return cursor
 
     def _row(self, topic: Topic, cursor: Cursor) -> dict[str, Any]:

@@ -56,13 +56,9 @@ class Deletion:
 
     def replay(self, topic: Topic, body: dict[str, Any]) -> None:
         match = body.get("match")
-        self.apply(
-            topic, body.get("before"), TagMatch.from_wire(match) if match else None, int(body["bound"])
-        )
+        self.apply(topic, body.get("before"), TagMatch.from_wire(match) if match else None, int(body["bound"]))
 
-    def apply(
-        self, topic: Topic, before_seq: int | None, match: TagMatch | None, bound: int
-    ) -> tuple[int, int, int]:
+    def apply(self, topic: Topic, before_seq: int | None, match: TagMatch | None, bound: int) -> tuple[int, int, int]:
         """(records, content bytes, records examined)."""
         last = bound if before_seq is None else min(bound, before_seq - 1)
         if match is None:
@@ -143,9 +139,7 @@ class Deletion:
         if split:
             for info in topic.segments:
                 inside = [seq for seq in seqs[:split] if info.first_seq <= seq <= info.last_seq]
-                count, size = (
-                    self._mark_segment(topic, info, inside) if inside and not info.sealed else (0, 0)
-                )
+                count, size = self._mark_segment(topic, info, inside) if inside and not info.sealed else (0, 0)
                 deleted, content = deleted + count, content + size
         for seq in seqs[split:]:
             if seq in topic.tail_dead:
@@ -166,7 +160,5 @@ def note_tags(topic: Topic, blob: Blob) -> None:
 def forget_sealed_tags(topic: Topic, through: int) -> None:
     """A segment was sealed: its table answers from now on."""
     topic.recent_tags = {
-        tag: kept
-        for tag, seqs in topic.recent_tags.items()
-        if (kept := seqs[bisect_left(seqs, through + 1) :])
+        tag: kept for tag, seqs in topic.recent_tags.items() if (kept := seqs[bisect_left(seqs, through + 1) :])
     }

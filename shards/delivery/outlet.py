@@ -137,9 +137,7 @@ class Outlet:
     @property
     def settled_pos(self) -> int:
         """Every entry that ends at or below this ring position was committed."""
-        starts = [
-            queue[0].ring_end - queue[0].size for queue in (self._written_queue, self._synced_queue) if queue
-        ]
+        starts = [queue[0].ring_end - queue[0].size for queue in (self._written_queue, self._synced_queue) if queue]
         if self._backlog and (begun_at := self._backlog[0].begun_at) is not None:
             starts.append(begun_at)
         return min(starts, default=self._placed)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 def note_new_topic(actor: Actor, topic: Topic) -> None:
     for session in actor.sessions:
         for subscription in session.subscriptions.values():
-            if subscription.pattern and fnmatch.fnmatchcase(topic.name, subscription.pattern):
+            if not subscription.pattern or not session.rights.allows(topic.name):
+                continue
+            if fnmatch.fnmatchcase(topic.name, subscription.pattern):
                 session.notice(subscription.id, {"event": "topic", "topic": topic.name, "topic_id": topic.id})
                 subscription.follow(topic, 0)

@@ -39,11 +39,7 @@ class ReadFilter:
         nodes = body.get("nodes") or []
         if isinstance(nodes, str):
             nodes = [nodes]
-        if (
-            not isinstance(nodes, list)
-            or len(nodes) > _NODES_MAX
-            or not all(isinstance(n, str) for n in nodes)
-        ):
+        if not isinstance(nodes, list) or len(nodes) > _NODES_MAX or not all(isinstance(n, str) for n in nodes):
             raise InvalidRequest(f"nodes must be a list of at most {_NODES_MAX} strings, not {nodes!r:.200}")
         packed = tuple(sorted(node.encode() for node in nodes))
         if any(not 0 < len(node) <= MAX_NODE for node in packed):
@@ -92,14 +88,10 @@ class Reader:
         max_bytes = min(max(max_bytes, 1), FETCH_BYTES_MAX)
         nodes = chosen.nodes if topic.config.dedupe_node else ()
         scanned = 0
-        while (
-            position < stop and answer.count < limit and answer.bytes < max_bytes and scanned < _EXAMINE_BYTES
-        ):
+        while position < stop and answer.count < limit and answer.bytes < max_bytes and scanned < _EXAMINE_BYTES:
             room = max_bytes - answer.bytes
             plain = chosen.match is None and not nodes
-            chunk = self._chunk(
-                topic, position + 1, stop, limit - answer.count, room if plain else _EXAMINE_BYTES
-            )
+            chunk = self._chunk(topic, position + 1, stop, limit - answer.count, room if plain else _EXAMINE_BYTES)
             if chunk is None:
                 position = stop
                 break
@@ -156,27 +148,19 @@ class Reader:
             start, end = blob.offset_of(first), blob.offset_of(last + 1)
             if end - start > max_bytes:
                 index = first - blob.first_seq
-                fitting = bisect_right(
-                    blob.offsets, start - blob.start + max_bytes, index, last - blob.first_seq + 1
-                )
+                fitting = bisect_right(blob.offsets, start - blob.start + max_bytes, index, last - blob.first_seq + 1)
                 last = max(first, blob.first_seq + fitting - 2)
                 end = blob.offset_of(last + 1)
             dead = topic.tail_dead if topic.tail_dead.within(first, last) else None
             return _Chunk(blob.data, start, end, first, last, dead, last - first + 1)
         return None
 
-    def _segment_chunk(
-        self, topic: Topic, first: int, stop: int, max_records: int, max_bytes: int
-    ) -> _Chunk | None:
+    def _segment_chunk(self, topic: Topic, first: int, stop: int, max_records: int, max_bytes: int) -> _Chunk | None:
         index = bisect_right(topic.segments, first, key=lambda info: info.first_seq) - 1
         if index < 0 or topic.segments[index].last_seq < first:
             index += 1
         if index >= len(topic.segments):
-            return (
-                self._chunk(topic, topic.stored + 1, stop, max_records, max_bytes)
-                if topic.stored < stop
-                else None
-            )
+            return self._chunk(topic, topic.stored + 1, stop, max_records, max_bytes) if topic.stored < stop else None
         info = topic.segments[index]
         first = max(first, info.first_seq)
         span = self._actor.segment_reader(topic, info).locate(first - 1, max_records, max_bytes)

@@ -106,9 +106,7 @@ class Recovery:
                 self._restore(name, entry)
 
     def _restore(self, name: str, entry: dict[str, Any]) -> None:
-        topic = self._make(
-            int(entry["id"]), name, TopicConfig.from_fields(entry["config"]), int(entry["created_ms"])
-        )
+        topic = self._make(int(entry["id"]), name, TopicConfig.from_fields(entry["config"]), int(entry["created_ms"]))
         topic.earliest = int(entry["earliest"])
         topic.evict_floor = int(entry["evict_floor"])
         topic.losses = [Loss(*loss) for loss in entry["losses"]]
@@ -181,9 +179,7 @@ class Recovery:
         done = 0
         for _, shard, chunk in chunks:
             for group in chunk.groups:
-                self._replay_group(
-                    chunk.path, chunk.view, group, mine=shard % actor.delivery_shards == actor.index
-                )
+                self._replay_group(chunk.path, chunk.view, group, mine=shard % actor.delivery_shards == actor.index)
             done += len(chunk.groups)
             progress(20 + 75 * done / total, "replay")
             actor.checkpointer.relieve()
@@ -215,9 +211,7 @@ class Recovery:
         at = scan.bad_at
         while scan.problem:
             if mine:
-                self._note_damage(
-                    f"WAL: {path}: bad frame at LSN {group.lsn + at - group.start} ({scan.problem})"
-                )
+                self._note_damage(f"WAL: {path}: bad frame at LSN {group.lsn + at - group.start} ({scan.problem})")
             following = frame_search.next_frame(view[: group.end], at + 1, None)
             if following is None or following >= group.end:
                 return
@@ -278,9 +272,7 @@ class Recovery:
         older = actor.topics.by_name.get(name)
         if older is not None and older.id > run.topic_id:
             return  # deleted and made again since: the snapshot knows the newer one
-        topic = self._make(
-            run.topic_id, name, TopicConfig.from_fields(body["config"]), int(body["created_ms"])
-        )
+        topic = self._make(run.topic_id, name, TopicConfig.from_fields(body["config"]), int(body["created_ms"]))
         topic.reserved = topic.reserving = int(body.get("reserved", 0))
         self._load_topic(topic)
 

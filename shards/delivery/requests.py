@@ -26,8 +26,10 @@ def hello(session: Session, flags: int, request_id: int, body: memoryview) -> No
     version = fields.get("version")
     if version != PROTOCOL_VERSION:
         raise UnsupportedVersion(f"protocol version {version!r:.50} is not spoken here, {PROTOCOL_VERSION} is")
-    session.greeted = True
     actor = session.actor
+    if session.needs_token:
+        session.rights = actor.authorize(fields.get("token"))
+    session.greeted = True
     answer = {
         "version": PROTOCOL_VERSION,
         "server": topicd.__version__,
@@ -37,6 +39,7 @@ def hello(session: Session, flags: int, request_id: int, body: memoryview) -> No
         "wal_shards": actor.wal_shards,
         "delivery_shards": actor.delivery_shards,
         "shards": actor.socket_paths,
+        "tcp_ports": actor.tcp_ports,
         "limits": {"max_batch_records": limits.MAX_BATCH_RECORDS, "max_batch_bytes": limits.MAX_BATCH_BYTES},
     }
     session.answer(Op.HELLO, request_id, answer)
@@ -49,12 +52,14 @@ def ping(session: Session, flags: int, request_id: int, body: memoryview) -> Non
 def open_topic(session: Session, flags: int, request_id: int, body: memoryview) -> None:
     fields = unpack_map(body)
     name = check_topic_name(fields.get("topic"))
+    session.rights.require_any(("read", "write"), name)
     topics = session.actor.topics
     topic = topics.find(name)
     if topic is None:
         if not _flag(fields, "create", True):
             topics.check_owned(name)
             raise TopicNotFound(f"no topic named {name!r}", topic=name)
+        session.rights.require("admin" if fields.get("config") else "write", name)
         config = TopicConfig.from_fields(fields.get("config") or {})
         topics.create(name, config, lambda made, error: _opened(session, request_id, made, error, created=True))
         return
@@ -78,7 +83,7 @@ def _opened(
 
 def configure(session: Session, flags: int, request_id: int, body: memoryview) -> None:
     fields = unpack_map(body)
-    name = check_topic_name(fields.get("topic"))
+    name = _named(session, fields, "admin")
     given = fields.get("config") or {}
     topics = session.actor.topics
     topic = topics.find(name)
@@ -101,7 +106,7 @@ def configure(session: Session, flags: int, request_id: int, body: memoryview) -
 
 def state(session: Session, flags: int, request_id: int, body: memoryview) -> None:
     fields = unpack_map(body)
-    topic = session.actor.topics.get(check_topic_name(fields.get("topic")))
+    topic = session.actor.topics.get(_named(session, fields, "read"))
     session.actor.retention.expire(topic)
     if _flag(fields, "touch", True):
         session.actor.note_read(topic)
@@ -130,7 +135,7 @@ def list_topics(session: Session, flags: int, request_id: int, body: memoryview)
     if not isinstance(prefix, str) or not isinstance(after, str):
         raise InvalidRequest("prefix and after must be strings")
     limit = _number(fields, "limit", limits.LIST_PAGE_DEFAULT, 1, limits.LIST_PAGE_MAX)
-    page, following = session.actor.topics.page(prefix, after, limit)
+    page, following = session.actor.topics.page(prefix, after, limit, session.rights.allows)
     rows = []
     for topic in page:
         session.actor.retention.expire(topic)
@@ -152,7 +157,7 @@ def list_topics(session: Session, flags: int, request_id: int, body: memoryview)
 def delete_topic(session: Session, flags: int, request_id: int, body: memoryview) -> None:
     fields = unpack_map(body)
     topics = session.actor.topics
-    topic = topics.get(check_topic_name(fields.get("topic")))
+    topic = topics.get(_named(session, fields, "delete"))
 
     def done(gone: Topic | None, error: TopicdError | None) -> None:
         if gone is None:
@@ -171,6 +176,7 @@ def fetch(session: Session, flags: int, request_id: int, body: memoryview) -> No
     topic = actor.topics.by_id.get(topic_id)
     if topic is None or not topic.live:
         raise TopicNotFound(f"no topic with id {topic_id}", topic_id=topic_id)
+    session.rights.require("read", topic.name)
     if from_seq > limits.MAX_SEQ:
         raise InvalidRequest(f"from_seq is at most {limits.MAX_SEQ}, not {from_seq}")
     chosen, tombstone = NO_FILTER, None
@@ -210,7 +216,7 @@ def _start(session: Session, topic: Topic, fields: dict[str, Any], from_seq: int
 
 def delete_records(session: Session, flags: int, request_id: int, body: memoryview) -> None:
     fields = unpack_map(body)
-    topic = session.actor.topics.get(check_topic_name(fields.get("topic")))
+    topic = session.actor.topics.get(_named(session, fields, "delete"))
     before = fields.get("before_seq")
     match = fields.get("match")
     if before is None and match is None:
@@ -247,14 +253,18 @@ def subscribe(session: Session, flags: int, request_id: int, body: memoryview) -
     for entry in entries:
         if not isinstance(entry, dict):
             raise InvalidRequest("each of topics must be a map with a topic")
-        topic = actor.topics.get(check_topic_name(entry.get("topic")))
+        topic = actor.topics.get(_named(session, entry, "read"))
         if any(topic is other for other, _, _ in starts):
             raise InvalidRequest(f"topic {topic.name!r} is named twice")
         starts.append((topic, *_position(session, topic, entry)))
     if pattern:
         chosen = {topic.id for topic, _, _ in starts}
         for topic in actor.topics.by_name.values():
-            if topic.id not in chosen and fnmatch.fnmatchcase(topic.name, pattern):
+            if (
+                topic.id not in chosen
+                and session.rights.allows(topic.name)
+                and fnmatch.fnmatchcase(topic.name, pattern)
+            ):
                 starts.append((topic, *_position(session, topic, fields)))
     subscription = Subscription(session, request_id, credit, ReadFilter.from_wire(fields), pattern)
     session.subscriptions[request_id] = subscription
@@ -290,6 +300,7 @@ def unsubscribe(session: Session, flags: int, request_id: int, body: memoryview)
 
 def consumer(session: Session, flags: int, request_id: int, body: memoryview) -> None:
     fields = unpack_map(body)
+    _named(session, fields, "read")
 
     def done(result: dict[str, Any] | None, error: TopicdError | None) -> None:
         if result is None:
@@ -302,6 +313,13 @@ def consumer(session: Session, flags: int, request_id: int, body: memoryview) ->
 
 def debug(session: Session, flags: int, request_id: int, body: memoryview) -> None:
     session.answer(Op.DEBUG, request_id, session.actor.debug(unpack_map(body)))
+
+
+def _named(session: Session, fields: dict[str, Any], scope: str) -> str:
+    """The topic a request is about, if this connection may do that to it."""
+    name = check_topic_name(fields.get("topic"))
+    session.rights.require(scope, name)
+    return name
 
 
 def _flag(fields: dict[str, Any], name: str, default: bool) -> bool:

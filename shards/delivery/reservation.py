@@ -32,7 +32,5 @@ def reserve_seqs(actor: Actor, topic: Topic) -> None:
     def refused(error: TopicdError) -> None:
         topic.reserving = topic.reserved
 
-    frame = control_frame(
-        FrameType.HEAD_WATERMARK, topic.id, wanted, actor.clock.now_ms(), {"reserved": wanted}
-    )
+    frame = control_frame(FrameType.HEAD_WATERMARK, topic.id, wanted, actor.clock.now_ms(), {"reserved": wanted})
     actor.submit_control(topic, frame, ControlEntry(Need.SYNCED, confirmed, refused))

@@ -44,6 +44,7 @@ from topicd.shards.delivery.outlet import Need
 from topicd.shards.delivery.reading import Answer
 from topicd.shards.delivery.requests import HANDLERS
 from topicd.shards.delivery.watch import LongPoll, Subscription
+from topicd.tokens import EVERYTHING
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
@@ -75,6 +76,8 @@ class Session(asyncio.BufferedProtocol):
         self._paused = False
         self._held = False
         self.greeted = False
+        self.needs_token = False
+        self.rights = EVERYTHING
         self.waiting_since = 0.0  # a message has been incomplete since then; 0.0: none is
         self.in_flight = 0
         self.subscriptions: dict[int, Subscription] = {}
@@ -239,12 +242,18 @@ class Session(asyncio.BufferedProtocol):
             )
         if self.actor.draining:
             raise NotReady("the daemon is stopping", retry_after_ms=500)
+        if self.rights is not EVERYTHING:
+            self._check_write(body)
         self.in_flight += 1
         try:
             self.actor.appender.append(self, request_id, flags, body)
         except TopicdError:
             self.in_flight -= 1
             raise
+
+    def _check_write(self, body: memoryview) -> None:
+        topic = self.actor.topics.by_id.get(int.from_bytes(body[:8], "little"))
+        self.rights.require("write", topic.name if topic is not None else None)
 
     def _credit(self, body: memoryview) -> None:
         if len(body) != CREDIT.size:

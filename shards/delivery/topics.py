@@ -80,8 +80,10 @@ class Topics:
         if owner != self._actor.index:
             raise WrongShard(f"topic {name!r} belongs to shard {owner}, this is {self._actor.index}", shard=owner)
 
-    def page(self, prefix: str, after: str, limit: int) -> tuple[list[Topic], str | None]:
-        names = sorted(name for name in self.by_name if name.startswith(prefix))
+    def page(
+        self, prefix: str, after: str, limit: int, allows: Callable[[str], bool]
+    ) -> tuple[list[Topic], str | None]:
+        names = sorted(name for name in self.by_name if name.startswith(prefix) and allows(name))
         start = bisect_right(names, after) if after else 0
         page = names[start : start + min(limit, LIST_PAGE_MAX)]
         more = start + len(page) < len(names)

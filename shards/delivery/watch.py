@@ -69,9 +69,7 @@ class LongPoll(Follower):
     def _answer(self, *, give_up: bool) -> None:
         actor = self._session.actor
         try:
-            answer = actor.reader.fetch(
-                self._topic, self._from_seq, self._limit, self._max_bytes, self._filter
-            )
+            answer = actor.reader.fetch(self._topic, self._from_seq, self._limit, self._max_bytes, self._filter)
         except TopicdError as exc:
             self.cancel()
             self._session.refused(self._request_id, exc)
@@ -139,9 +137,7 @@ class Subscription:
 class Feed(Follower):
     """One topic of a subscription: a cursor."""
 
-    def __init__(
-        self, subscription: Subscription, topic: Topic, from_seq: int, tombstone: Tombstone | None
-    ) -> None:
+    def __init__(self, subscription: Subscription, topic: Topic, from_seq: int, tombstone: Tombstone | None) -> None:
         self._subscription = subscription
         self.topic = topic
         self.cursor = from_seq
