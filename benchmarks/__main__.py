@@ -23,9 +23,7 @@ FOREIGN = tuple(name for name in peers.MODULES if name not in (DISK, OURS))
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, under three minutes")
-    parser.add_argument(
-        "--only", type=_names, default=[], metavar="A,C", help=f"tests: {', '.join(cases.TESTS)}"
-    )
+    parser.add_argument("--only", type=_names, default=[], metavar="A,C", help=f"tests: {', '.join(cases.TESTS)}")
     parser.add_argument(
         "--peers", type=_names, default=list(FOREIGN), metavar="redis,nats", help=f"of {', '.join(FOREIGN)}"
     )
@@ -33,9 +31,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"default {cases.FULL_ROUNDS}, quick {cases.QUICK_ROUNDS}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every figure of every round")
     parser.add_argument("--charts", type=Path, metavar="DIR", help="a PNG for each case (needs matplotlib)")
-    parser.add_argument(
-        "--dir", type=Path, help="where the servers keep their data: a real disk (default: var/bench)"
-    )
+    parser.add_argument("--dir", type=Path, help="where the servers keep their data: a real disk (default: var/bench)")
     found = parser.parse_args(argv)
     if unknown := set(found.peers) - set(FOREIGN):
         parser.error(f"unknown peer {', '.join(sorted(unknown))}; known are {', '.join(FOREIGN)}")

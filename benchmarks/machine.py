@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 
 PACKAGES = ("topicd", "uvloop", "redis", "hiredis", "nats-py")
-VOLATILE = {"tmpfs", "ramfs", "overlay", "devtmpfs"}
+BUSY = 0.3  # load for each core beyond which figures are not to be trusted
+VOLATILE = {"tmpfs", "ramfs", "devtmpfs"}
 
 
 def facts(work_dir: Path) -> dict[str, str]:
@@ -21,7 +22,7 @@ def facts(work_dir: Path) -> dict[str, str]:
         "CPU": f"{_cpu_model()}, {os.cpu_count()} cores, {_hypervisor()}",
         "governor": _governor(),
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
-        "load": " ".join(f"{x:.2f}" for x in os.getloadavg()) + " (1, 5, 15 minutes, at the start)",
+        "load": _load(),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "filesystem": f"{kind} on {device} ({options}), {work_dir}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -48,6 +49,13 @@ def check_disk(path: Path) -> None:
     kind = filesystem(path)[1]
     if kind in VOLATILE:
         raise SystemExit(f"{path} is on {kind}, where a sync costs nothing; give --dir on a real disk")
+
+
+def _load() -> str:
+    load = os.getloadavg()
+    shown = " ".join(f"{x:.2f}" for x in load) + " (1, 5, 15 minutes, at the start)"
+    busy = load[0] > BUSY * (os.cpu_count() or 1)
+    return shown + (": OTHER PROGRAMS ARE AT WORK, the figures are distorted" if busy else "")
 
 
 def _cpu_model() -> str:

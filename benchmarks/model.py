@@ -39,7 +39,8 @@ class Figure:
     @property
     def head(self) -> str:
         """As a column: a rate is named well enough by its unit."""
-        return self.unit if self.unit.endswith("/s") else f"{self.name.replace('_', ' ')} {self.unit}"
+        words = self.unit if self.unit.endswith("/s") else f"{self.name.replace('_', ' ')} {self.unit}"
+        return words.strip()
 
 
 MB_S = Figure("mb_s", "MB/s", True)

@@ -27,9 +27,7 @@ def _die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def start_server(
-    argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
+def start_server(argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a server that ends with us, whatever happens to us."""
     with log.open("ab") as out:
         return subprocess.Popen(
@@ -78,9 +76,7 @@ def pss_mib(pids: Sequence[int]) -> float:
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
-            found = re.search(
-                r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE
-            )
+            found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
             total += int(found.group(1)) if found else 0
     return total / 1024
 
@@ -88,9 +84,9 @@ def pss_mib(pids: Sequence[int]) -> float:
 def _child(target: Callable[..., Any], link: Connection, args: tuple[Any, ...]) -> None:
     try:
         link.send(("result", target(link, *args)))
-    except BaseException as error:
+    except Exception as error:
+        # Raised again in the process that waits for the result.
         link.send(("error", f"{type(error).__name__}: {error}"))
-        raise
 
 
 class Worker:

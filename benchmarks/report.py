@@ -53,9 +53,7 @@ def _case(case: Case, results: Results, quick: bool) -> dict[str, Any]:
             {
                 "peer": key.peer,
                 "variant": key.variant,
-                "figures": {
-                    name: {"median": s.median, "low": s.low, "high": s.high} for name, s in spreads.items()
-                },
+                "figures": {name: {"median": s.median, "low": s.low, "high": s.high} for name, s in spreads.items()},
                 "rounds": results.rounds[key],
             }
         )
@@ -65,9 +63,7 @@ def _case(case: Case, results: Results, quick: bool) -> dict[str, Any]:
         "load": asdict(case.quick if quick and case.quick else case.full),
         "units": {figure.name: figure.unit for figure in case.figures},
         "results": rows,
-        "failures": {
-            f"{k.peer} {k.variant}".strip(): why for k, why in results.failures.items() if k.case == case.id
-        },
+        "failures": {f"{k.peer} {k.variant}".strip(): why for k, why in results.failures.items() if k.case == case.id},
     }
 
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from benchmarks.model import Case, Key, Load, Results
 from benchmarks.peers.base import Driver, Peer
 
+LOG_LINES = 20
+
 
 def say(text: str) -> None:
     """Progress; the report alone goes to standard output."""
@@ -30,9 +32,7 @@ def run_cases(cases: Sequence[Case], peers: Sequence[Peer], *, quick: bool, roun
 
 
 def run_case(case: Case, load: Load, peers: Sequence[Peer], rounds: int, results: Results) -> None:
-    plan = [
-        (peer, variant, driver) for peer in peers for variant, driver in peer.drivers(case.test, load).items()
-    ]
+    plan = [(peer, variant, driver) for peer in peers for variant, driver in peer.drivers(case.test, load).items()]
     for _ in range(rounds):
         for peer, variant, driver in plan:
             key = Key(case.id, peer.name, variant)
@@ -54,3 +54,5 @@ def _measure(key: Key, peer: Peer, driver: Driver, load: Load, results: Results)
         say(f"  {key.peer} {key.variant}: {type(error).__name__}: {error}")
         if os.environ.get("BENCH_TRACE"):
             traceback.print_exc()
+            for log in sorted(peer.root.parent.glob(f"{peer.root.name}*.log")):
+                say("\n".join([f"  {log.name}:", *log.read_text(errors="replace").splitlines()[-LOG_LINES:]]))

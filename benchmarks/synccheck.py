@@ -129,9 +129,7 @@ def _device_flushes(path: Path) -> int | None:
     device = path.stat().st_dev
     for line in Path("/proc/diskstats").read_text().splitlines():
         fields = line.split()
-        if (int(fields[0]), int(fields[1])) == (os.major(device), os.minor(device)) and len(
-            fields
-        ) > FLUSHES_FIELD:
+        if (int(fields[0]), int(fields[1])) == (os.major(device), os.minor(device)) and len(fields) > FLUSHES_FIELD:
             return int(fields[FLUSHES_FIELD])
     return None
 

@@ -33,9 +33,7 @@ def case_table(case: Case, results: Results) -> list[str]:
     ]
     if not rows:
         return ["Nothing measured."]
-    return table(
-        ["who", "how", *(figure.head for figure in case.figures), "spread", "ours is better by"], rows
-    )
+    return table(["who", "how", *(figure.head for figure in case.figures), "spread", "ours is better by"], rows)
 
 
 def _case_row(case: Case, key: Key, results: Results) -> list[str]:
@@ -79,19 +77,14 @@ def _facts(facts: Mapping[str, str]) -> list[str]:
 def _peers(peers: Mapping[str, Mapping[str, str]], skipped: Mapping[str, str]) -> list[str]:
     rows = [[name, f["version"], f["settings"], f.get("sync", "")] for name, f in peers.items()]
     lines = table(["peer", "version", "settings", "sync check of durable appends"], rows)
-    return (
-        lines
-        + ([""] if skipped else [])
-        + [f"{reason}: skipped (make bench-deps)" for reason in skipped.values()]
-    )
+    return lines + ([""] if skipped else []) + [f"{reason}: skipped (make bench-deps)" for reason in skipped.values()]
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in [heads, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
     lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in cells
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
     ]
     return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
 

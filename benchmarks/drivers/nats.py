@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from nats.js import JetStreamContext, api
@@ -17,6 +18,8 @@ from benchmarks.stats import throughput
 from benchmarks.work import clock_ns, concurrent, payloads, run, timed_async, touch
 
 MIN_BATCHES = 2
+# Half a minute of loading for every million; the rate of reading does not depend on it.
+MAX_CONSUMED = 200_000
 
 
 def drivers(test: str, load: Load) -> Mapping[str, Driver]:
@@ -28,7 +31,7 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     elif test == "C":
         found = {"publish_async": batched}
     elif test == "D":
-        found = {"push": pushed, "pull + ack": pulled}
+        found = {"push": partial(fewer, pushed), "pull + ack": partial(fewer, pulled)}
     elif test == "E":
         found = {"push": push.push}
     elif test == "G":
@@ -47,9 +50,7 @@ def first_step(peer: Nats, load: Load) -> Figures:
     return server.memory(peer, dataclasses.replace(load, steps=load.steps[:1]))
 
 
-def _with_stream(
-    peer: Nats, durable: bool, main: Callable[[JetStreamContext], Awaitable[Figures]]
-) -> Figures:
+def _with_stream(peer: Nats, durable: bool, main: Callable[[JetStreamContext], Awaitable[Figures]]) -> Figures:
     async def connected() -> Figures:
         client, stream = await peer.address(durable).connect()
         try:
@@ -100,6 +101,10 @@ def batched(peer: Nats, load: Load) -> Figures:
         return _with_stream(peer, load.durable, main)
 
 
+def fewer(driver: Driver, peer: Nats, load: Load) -> Figures:
+    return driver(peer, dataclasses.replace(load, records=min(load.records, MAX_CONSUMED)))
+
+
 def pushed(peer: Nats, load: Load) -> Figures:
     """D: a push consumer without acknowledgements, its payloads touched in the callback."""
     topic = peer.dataset(load.size, load.records)
@@ -116,14 +121,17 @@ def pushed(peer: Nats, load: Load) -> Figures:
                 done.set()
 
         start = clock_ns()
-        config = api.ConsumerConfig(
-            ack_policy=api.AckPolicy.NONE,
-            flow_control=True,
-            idle_heartbeat=5.0,
-            deliver_policy=api.DeliverPolicy.ALL,
+        config = api.ConsumerConfig(ack_policy=api.AckPolicy.NONE, deliver_policy=api.DeliverPolicy.ALL)
+        # No flow control, which nats-py looks after four times a second, and room for all that is on the way.
+        await stream.subscribe(
+            topic,
+            cb=receive,
+            config=config,
+            manual_ack=True,
+            pending_msgs_limit=load.records,
+            pending_bytes_limit=2 * load.records * load.size,
         )
-        await stream.subscribe(topic, cb=receive, config=config, manual_ack=True)
-        await asyncio.wait_for(done.wait(), 120)
+        await asyncio.wait_for(done.wait(), 60)
         return consume.consumed(peer, load, seen, (clock_ns() - start) / 1e9)
 
     return _with_stream(peer, False, main)

@@ -7,15 +7,16 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.bars import ASYNCIO
+from benchmarks.bars import ASYNCIO, PRODUCER
 from benchmarks.drivers import append, consume, mixed, push, scale, server
 from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Driver
-from benchmarks.peers.topicd import Topicd, library
-from benchmarks.stats import latency
+from benchmarks.peers.topicd import Topicd
+from benchmarks.stats import latency, throughput
 from benchmarks.work import clock_ns, concurrent, payloads, run
 
 READ_LIMIT = 10_000
+BATCHES = 16
 
 
 def drivers(test: str, load: Load) -> Mapping[str, Driver]:
@@ -23,9 +24,9 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     if test == "A":
         found = {"publish": append.single}
     elif test == "B":
-        found = {"producer": producer, ASYNCIO: asyncio_tasks}
+        found = {PRODUCER: sliding, "producer, 64 at once": in_groups, ASYNCIO: asyncio_tasks}
     elif test == "C":
-        found = {"publish_many": append.batched}
+        found = {"publish_many": append.batched, PRODUCER: pipelined}
     elif test == "D":
         found = {"read": read}
     elif test == "E":
@@ -45,16 +46,13 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     return found
 
 
-def producer(peer: Topicd, load: Load) -> Figures:
-    """B: one thread that sends and keeps `in_flight` acknowledgements outstanding."""
+def sliding(peer: Topicd, load: Load) -> Figures:
+    """B: one thread; every record is an append of its own, and `in_flight` of them are outstanding."""
     records = payloads(load.size)
     samples: list[int] = []
     waiting: deque[tuple[int, Any]] = deque()
-    with (
-        peer.topics(1, load.durable) as [topic],
-        library().connect(peer.address(load.durable).socket) as client,
-    ):
-        with client.producer() as sender:
+    with peer.topics(1, load.durable) as [topic], peer.client() as client:
+        with client.producer(linger=0.0, max_inflight=load.in_flight) as sender:
             start = now = clock_ns()
             end = start + int(load.seconds * 1e9)
             sent = 0
@@ -67,11 +65,43 @@ def producer(peer: Topicd, load: Load) -> Figures:
                     ack.result()
                     now = clock_ns()
                     samples.append(now - began)
-            for _, ack in waiting:
-                ack.result()
+            sender.flush()
             seconds = (clock_ns() - start) / 1e9
         append.check(peer.name, client.state(topic).count, sent)
     return {**latency(samples), "rate": sent / seconds}
+
+
+def in_groups(peer: Topicd, load: Load) -> Figures:
+    """B: what a pipeline of 64 is elsewhere: 64 records leave together, then all their acknowledgements are awaited."""
+    with peer.topics(1, load.durable) as [topic], peer.client() as client:
+        with client.producer(linger=1.0, max_batch_records=load.in_flight) as sender:
+
+            def send(batch: list[bytes]) -> None:
+                for ack in [sender.send(topic, data) for data in batch]:
+                    ack.result()
+
+            sent, seconds = append.repeat(send, dataclasses.replace(load, batch=load.in_flight))
+        append.check(peer.name, client.state(topic).count, sent)
+    return throughput(sent, seconds, load.size)
+
+
+def pipelined(peer: Topicd, load: Load) -> Figures:
+    """C: lists of bytes, up to 16 batches unacknowledged; the time ends with the last acknowledgement."""
+    batch = payloads(load.size, load.batch)
+    room = 2 * load.batch * load.size
+    with peer.topics(1, load.durable) as [topic], peer.client() as client:
+        with client.producer(max_inflight=BATCHES, max_batch_records=load.batch, max_batch_bytes=room) as sender:
+            sender.send_many(topic, batch).result()
+            sent = 0
+            start = now = clock_ns()
+            while now < start + int(load.seconds * 1e9):
+                sender.send_many(topic, batch)
+                sent += load.batch
+                now = clock_ns()
+            sender.flush()
+            seconds = (clock_ns() - start) / 1e9
+        append.check(peer.name, client.state(topic).count, sent)
+    return throughput(sent, seconds, load.size)
 
 
 def asyncio_tasks(peer: Topicd, load: Load) -> Figures:

@@ -118,9 +118,7 @@ class NatsSession:
         return int(self._run(self._stream.stream_info(stream_of(topic))).state.messages)
 
     def make(self, stream: str) -> None:
-        self._run(
-            self._stream.add_stream(name=stream, subjects=[f"{stream}.*"], storage=api.StorageType.FILE)
-        )
+        self._run(self._stream.add_stream(name=stream, subjects=[f"{stream}.*"], storage=api.StorageType.FILE))
 
     def drop(self, stream: str) -> None:
         self._run(self._stream.delete_stream(stream))
@@ -168,12 +166,11 @@ class Nats(Peer):
             self._address = NatsAddress(f"nats://127.0.0.1:{_free_port()}")
         jetstream = f'store_dir: "{self.root}"' + (", sync_interval: always" if self.syncs else "")
         config = self.root.with_suffix(".conf")
-        config.write_text(
-            f'listen: "{self._address.url.removeprefix("nats://")}"\njetstream {{ {jetstream} }}\n'
-        )
-        self._server = server = procs.start_server(
-            ["nats-server", "-c", str(config)], self.root.with_suffix(".log")
-        )
+        listen = self._address.url.removeprefix("nats://")
+        # Room for a consumer that reads all there is: by default it is cut off once it falls behind.
+        room = 'max_pending: 1GB\nwrite_deadline: "60s"'
+        config.write_text(f'listen: "{listen}"\n{room}\njetstream {{ {jetstream} }}\n')
+        self._server = server = procs.start_server(["nats-server", "-c", str(config)], self.root.with_suffix(".log"))
         until_up(lambda: _probe(self._address), "nats-server", lambda: server.poll() is None)
 
     def stop(self) -> None:
@@ -259,9 +256,7 @@ async def _ping(address: NatsAddress) -> None:
 
 @functools.cache
 def version() -> tuple[int, ...]:
-    found = re.search(
-        r"v(\d+)\.(\d+)\.(\d+)", subprocess.check_output(["nats-server", "--version"], text=True)
-    )
+    found = re.search(r"v(\d+)\.(\d+)\.(\d+)", subprocess.check_output(["nats-server", "--version"], text=True))
     return tuple(map(int, found.groups())) if found else (0,)
 
 

@@ -139,9 +139,7 @@ class Redis(Peer):
 
     def start(self) -> None:
         # No snapshots and no rewrite of its own: neither may fall into somebody else's round.
-        settings = (
-            "port 0|save ''|appendonly yes|appendfsync always|auto-aof-rewrite-percentage 0|loglevel warning"
-        )
+        settings = "port 0|save ''|appendonly yes|appendfsync always|auto-aof-rewrite-percentage 0|loglevel warning"
         argv = ["redis-server", "--dir", str(self.root), "--unixsocket", self._address.socket]
         for setting in settings.split("|"):
             key, value = setting.split(" ", 1)

@@ -110,11 +110,11 @@ class Topicd(Peer):
         until_up(self._probe, "topicd", lambda: server.poll() is None)
 
     def _probe(self) -> None:
-        client = library().connect(self._address.socket, timeout=5.0)
-        try:
+        with library().connect(self._address.socket, timeout=5.0) as client:
             client.ping()
-        finally:
-            client.close()
+
+    def client(self) -> Any:
+        return library().connect(self._address.socket)
 
     def stop(self) -> None:
         if self._server:
@@ -136,12 +136,12 @@ class Topicd(Peer):
         return self._address
 
     def make_topics(self, names: Sequence[str], durable: bool) -> None:
-        with library().connect(self._address.socket) as client:
+        with self.client() as client:
             for name in names:
                 client.configure(name, durability=DURABLE if durable else RELAXED)
 
     def drop_topics(self, names: Sequence[str]) -> None:
-        with library().connect(self._address.socket) as client:
+        with self.client() as client:
             for name in names:
                 client.delete_topic(name)
 
