@@ -87,8 +87,7 @@ class FakeTopic:
         kept = [
             r
             for r in self.records
-            if (before_seq is not None and r.seq >= before_seq)
-            or (chosen is not None and not chosen.matches(r.tag))
+            if (before_seq is not None and r.seq >= before_seq) or (chosen is not None and not chosen.matches(r.tag))
         ]
         gone = len(self.records) - len(kept)
         self.records = kept

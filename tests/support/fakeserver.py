@@ -28,8 +28,9 @@ from topicd.ipc.protocol import (
     CREDIT,
     FETCH,
     FETCHED,
+    HEADER,
+    LENGTH_FIELD,
     MessageFlag,
-    MessageReader,
     Op,
     error_message,
     map_message,
@@ -144,7 +145,7 @@ class FakeServer:
         if name in self.topics:
             return self.topics[name], False
         if not create:
-            raise TopicNotFound(f"no topic named {name!r}")
+            raise TopicNotFound(f"no topic named {name!r}", topic=name)
         topic = self.topics[name] = FakeTopic(name, self.next_id, config or {})
         self.next_id += 1
         for session in self.connections:
@@ -173,7 +174,7 @@ class Session(asyncio.Protocol):
     def __init__(self, server: FakeServer, shard: int) -> None:
         self.server = server
         self.shard = shard
-        self.reader = MessageReader()
+        self.received = bytearray()
         self.transport: Any = None
         self.subscriptions: dict[int, Subscription] = {}
 
@@ -189,10 +190,14 @@ class Session(asyncio.Protocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        for op, flags, request_id, body in self.reader.feed(data):
-            if self.transport.is_closing():
+        self.received += data
+        while len(self.received) >= HEADER.size and not self.transport.is_closing():
+            length, op, flags, request_id = HEADER.unpack_from(self.received)
+            if len(self.received) < LENGTH_FIELD + length:
                 return
-            self._one(Request(self.shard, op, request_id, bytes(body)), flags)
+            body = bytes(self.received[HEADER.size : LENGTH_FIELD + length])
+            del self.received[: LENGTH_FIELD + length]
+            self._one(Request(self.shard, op, request_id, body), flags)
 
     def _one(self, request: Request, flags: int) -> None:
         self.server.requests.append(request)
@@ -366,7 +371,7 @@ class Session(asyncio.Protocol):
     def consumer(self, request: Request, flags: int) -> dict[str, Any]:
         body = unpack_map(request.body)
         if body["action"] == "open":
-            return self._topic(body, create=True).open_consumer(body["name"], body["start"])
+            return self._topic(body).open_consumer(body["name"], body["start"])
         topic = self._topic(body)
         if body["action"] == "list":
             return {"consumers": [topic.consumer_line(name) for name in sorted(topic.consumers)]}
@@ -376,6 +381,8 @@ class Session(asyncio.Protocol):
             topic.consumers[body["name"]] = max(topic.consumers[body["name"]], body["seq"])
         elif body["action"] == "reset":
             topic.consumers[body["name"]] = topic.position(body["start"])
+        elif body["action"] == "state":
+            pass
         elif body["action"] == "remove":
             del topic.consumers[body["name"]]
             return {}
@@ -421,8 +428,8 @@ class Subscription:
             answer.append({"topic": topic.name, "topic_id": topic.id, "from_seq": position})
         for topic in self.session.server.topics.values():
             if topic.name not in self.cursors and self._matches(topic):
-                self.cursors[topic.name] = topic.head
-                answer.append({"topic": topic.name, "topic_id": topic.id, "from_seq": topic.head})
+                position = self.cursors[topic.name] = topic.start_of(self.body)
+                answer.append({"topic": topic.name, "topic_id": topic.id, "from_seq": position})
         return {"topics": answer}
 
     def _matches(self, topic: FakeTopic) -> bool:
@@ -441,9 +448,7 @@ class Subscription:
             topic = self.session.server.topics[name]
             while self.credit > 0 and (self.cursors[name] < topic.head or name in self.epochs):
                 filters = {**self.body, "epoch": self.epochs.pop(name, None)}
-                made = self.session._frames(
-                    Op.PUSH, self.id, topic, self.cursors[name], 100_000, PUSH_BYTES, filters
-                )
+                made = self.session._frames(Op.PUSH, self.id, topic, self.cursors[name], 100_000, PUSH_BYTES, filters)
                 push, self.cursors[name], size, useful = made
                 self.credit -= size
                 if useful:

@@ -24,6 +24,7 @@ class Batch:
 
     def __init__(self, topic: str, fetched: Fetched) -> None:
         self.topic = topic
+        self.credit = fetched.end - fetched.start  # what a subscription's push of it has cost
         self._fetched = fetched
 
     @property

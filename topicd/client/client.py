@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from topicd.client.backoff import Tempo
 from topicd.client.batch import ReadResult, fetched_from
+from topicd.client.bulk import publish_batches
 from topicd.client.connection import Connection
+from topicd.client.consumer import Consumer
+from topicd.client.delivery import Delivery
 from topicd.client.directory import SUPERVISOR
 from topicd.client.engine import Engine, find_daemon
+from topicd.client.pipeline import Pipeline
+from topicd.client.producer import OnFull, Producer
 from topicd.client.records import Published
 from topicd.client.serial import (
     Match,
@@ -28,14 +33,15 @@ from topicd.client.serial import (
     milliseconds,
     nodes_wire,
     serializer,
+    start_wire,
 )
 from topicd.client.subscription import Wanted
-from topicd.client.topics import Deleted, TopicInfo, TopicState, config_of, info
+from topicd.client.topics import ConsumerInfo, Deleted, TopicInfo, TopicState, config_of, info
 from topicd.client.watch import OnGap, Watch
 from topicd.client.wire import checked_key, number, packed
 from topicd.errors import InvalidRequest
 from topicd.ipc.protocol import FETCH, MessageFlag, Op
-from topicd.limits import LIST_PAGE_MAX, LONG_POLL_MS_MAX, MIB
+from topicd.limits import KIB, LIST_PAGE_MAX, LONG_POLL_MS_MAX, MIB
 from topicd.model import TopicConfig
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -71,9 +77,7 @@ def connect(
 class Client:
     """Made by `topicd.connect`. Safe to use from many threads: each call borrows a connection of its own."""
 
-    def __init__(
-        self, engine: Engine, *, node: str | None = None, serializer: str | Serializer = "json"
-    ) -> None:
+    def __init__(self, engine: Engine, *, node: str | None = None, serializer: str | Serializer = "json") -> None:
         self._engine = engine
         self._node = label(node, "node")
         self._serialize = _serializer(serializer)
@@ -121,14 +125,42 @@ class Client:
         if not records:
             raise InvalidRequest("publish_many needs at least one record")
         batches = encode_many(records, label(tag, "tag"), label(node, "node") or self._node, self._serialize)
-        answers = [self._engine.append(topic, frames, count) for frames, count in batches]
-        last = answers[-1]
-        return Published(
-            first_seq=answers[0].first_seq,
-            last_seq=last.first_seq + last.stored - 1,
-            count=sum(answer.stored for answer in answers),
-            deduped=any(answer.deduped for answer in answers),
-            performance=last.performance,
+        if len(batches) > 1:
+            return publish_batches(self._engine, topic, batches)
+        answer = self._engine.append(topic, *batches[0])
+        last_seq = answer.first_seq + answer.stored - 1
+        return Published(answer.first_seq, last_seq, answer.stored, answer.deduped, answer.performance)
+
+    def pipeline(self, topic: str, *, max_inflight: int = 64) -> Pipeline:
+        """Single records with up to max_inflight of them unacknowledged, in one thread."""
+        return Pipeline(self._engine, topic, max_inflight=max_inflight, serialize=self._serialize, node=self._node)
+
+    def producer(
+        self,
+        *,
+        linger: float = 0.005,
+        max_batch_bytes: int = 256 * KIB,
+        max_batch_records: int = 1000,
+        max_inflight: int = 64,
+        on_full: OnFull = "block",
+        timeout: float | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+        serializer: str | Serializer | None = None,
+    ) -> Producer:
+        """A producer that collects records for up to `linger` seconds, max_batch_records or max_batch_bytes, and keeps
+        up to max_inflight batches unacknowledged. Beyond that `send` blocks, or raises Throttled with on_full="raise".
+        `on_delivery` is called with the `Delivery` of every record."""
+        return Producer(
+            self._engine,
+            linger=linger,
+            max_batch_bytes=max_batch_bytes,
+            max_batch_records=max_batch_records,
+            max_inflight=max_inflight,
+            on_full=on_full,
+            timeout=timeout,
+            on_delivery=on_delivery,
+            serialize=self._serialize if serializer is None else _serializer(serializer),
+            node=self._node,
         )
 
     # ---- reading ----
@@ -204,6 +236,46 @@ class Client:
         wanted = Wanted(topics, start, match, nodes)
         return Watch(self._engine, wanted, on_gap=on_gap, batch_bytes=batch_bytes).open()
 
+    def consumer(
+        self,
+        topic: str,
+        name: str,
+        start: Start = "earliest",
+        *,
+        auto_ack: bool = True,
+        on_gap: OnGap = "yield",
+        match: Match = None,
+        nodes: str | list[str] | None = None,
+        batch_bytes: int = MIB,
+    ) -> Consumer:
+        """The consumer of that name, which goes on where it has acknowledged; `start` counts when it is new."""
+        if self._engine.closed:
+            raise InvalidRequest("the client is closed")
+        return Consumer(
+            self._engine,
+            topic,
+            name,
+            start=start,
+            auto_ack=auto_ack,
+            on_gap=on_gap,
+            match=match,
+            nodes=nodes,
+            batch_bytes=batch_bytes,
+        ).open()
+
+    def consumers(self, topic: str) -> list[ConsumerInfo]:
+        """The named consumers of a topic."""
+        answer = self._engine.call(topic, Op.CONSUMER, {"action": "list", "topic": topic})
+        return [info(ConsumerInfo, entry) for entry in answer.get("consumers") or []]
+
+    def reset_consumer(self, topic: str, name: str, start: Start) -> int:
+        """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
+        body = {"action": "reset", "topic": topic, "name": name, "start": start_wire(start)}
+        return number(self._engine.call(topic, Op.CONSUMER, body), "acked_seq")
+
+    def remove_consumer(self, topic: str, name: str) -> None:
+        self._engine.call(topic, Op.CONSUMER, {"action": "remove", "topic": topic, "name": name})
+
     # ---- topics ----
 
     def state(self, topic: str, *, touch: bool = True) -> TopicState:
@@ -275,9 +347,7 @@ class Client:
 _serializer = serializer
 
 
-def _filters(
-    match: Match, nodes: str | Sequence[str] | None, from_time: datetime | None, epoch: int | None
-) -> bytes:
+def _filters(match: Match, nodes: str | Sequence[str] | None, from_time: datetime | None, epoch: int | None) -> bytes:
     given: dict[str, Any] = {
         "match": match_wire(match),
         "nodes": nodes_wire(nodes),

@@ -111,7 +111,7 @@ class Connection:
             self.close()
             raise
 
-    def append(  # noqa: PLR0917 (hot)
+    def append(
         self, topic_id: int, producer_id: int, number: int, count: int, frames: bytearray, key: bytes = b""
     ) -> Appended:
         request_id = self._request_id = self._request_id % 0xFFFFFFFF + 1

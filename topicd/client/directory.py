@@ -49,9 +49,7 @@ def socket_path(target: str | os.PathLike[str]) -> Path:
 
 def not_found(tried: list[tuple[str, Path, str]]) -> ConnectionLost:
     lines = [f"  {path} ({hint}): {why}" for hint, path, why in tried]
-    return ConnectionLost(
-        "no topicd daemon found; tried\n" + "\n".join(lines), tried=[str(p) for _, p, _ in tried]
-    )
+    return ConnectionLost("no topicd daemon found; tried\n" + "\n".join(lines), tried=[str(p) for _, p, _ in tried])
 
 
 @dataclass(frozen=True, slots=True)

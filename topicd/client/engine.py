@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from topicd.client.backoff import Patience, Tempo
 from topicd.client.connection import Connection, dial
+from topicd.client.context import Context
 from topicd.client.directory import SUPERVISOR, Directory, candidates, not_found
 from topicd.client.lanes import Lane, Lanes
 from topicd.client.wire import Appended, number
@@ -45,15 +46,11 @@ class Handle:
         self.topic_id = 0
 
 
-class Engine:
+class Engine(Context):
     def __init__(
         self, directory: Directory, *, tempo: Tempo, timeout: float, token: str | None, max_connections: int
     ) -> None:
-        self.directory = directory
-        self.tempo = tempo
-        self.timeout = timeout
-        self.token = token
-        self.closed = False
+        super().__init__(directory, tempo=tempo, timeout=timeout, token=token)
         self._lanes = Lanes(max_connections, timeout)
         self._handles: dict[str, Handle] = {}
         directory.on_move(self._forget)
@@ -82,7 +79,7 @@ class Engine:
             connection = dial(self.directory.path_of(shard), min(timeout, DIAL_TIMEOUT_S), self.token)
         except ConnectionLost:
             if shard != SUPERVISOR:
-                self._refresh(timeout)
+                self.refresh(timeout)
             raise
         if connection.hello is not None and self.directory.learn(connection.hello):
             connection.close()
@@ -90,7 +87,8 @@ class Engine:
         connection.set_timeout(timeout)
         return connection
 
-    def _refresh(self, timeout: float) -> None:
+    def refresh(self, timeout: float) -> None:
+        """Asks the daemon's front door where the shards are. Raises WrongShard if they are elsewhere now."""
         try:
             front = dial(self.directory.path, min(timeout, DIAL_TIMEOUT_S), self.token)
         except TopicdError:
@@ -107,9 +105,7 @@ class Engine:
 
     # ---- requests that may be repeated freely ----
 
-    def on_shard(
-        self, shard: Callable[[], int], attempt: Callable[[Connection], T], timeout: float | None = None
-    ) -> T:
+    def on_shard(self, shard: Callable[[], int], attempt: Callable[[Connection], T], timeout: float | None = None) -> T:
         """Runs attempt on a connection to that shard until it succeeds. The shard is asked for anew each
         time."""
         if self.closed:
@@ -187,7 +183,7 @@ class Engine:
         finally:
             self._lanes.give(lane)
 
-    def _append(  # noqa: PLR0917 (hot)
+    def _append(
         self, lane: Lane, handle: Handle, frames: bytearray, count: int, key: bytes, repeated: _Repeated
     ) -> Appended:
         connection = lane.connection

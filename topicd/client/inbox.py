@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
+from topicd.client.wire import ACK, ACK_LENGTH, ACK_OP
 from topicd.errors import FormatError
 from topicd.ipc.protocol import BULK_OPS, HEADER, LENGTH_FIELD, MIN_LENGTH
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
@@ -87,6 +88,22 @@ class Inbox:
             return None
         self._at += LENGTH_FIELD + length
         return Arrived(op, flags, request_id, self.buffer, start, self._at)
+
+    def take_acks(self) -> list[tuple[int, ...]]:
+        """Neighbouring plain append answers, each (length, op, flags, request id, first seq, count, head
+        seq)."""
+        found: list[tuple[int, ...]] = []
+        if self._large is not None:
+            return found
+        buffer, at, last = self.buffer, self._at, self._end - ACK.size
+        while at <= last:
+            ack = ACK.unpack_from(buffer, at)
+            if ack[0] != ACK_LENGTH or ack[1] != ACK_OP:
+                break
+            found.append(ack)
+            at += ACK.size
+        self._at = at
+        return found
 
     def _begin_large(self, head: tuple[int, int, int], start: int, body: int) -> None:
         self._large = large = self._room(body)

@@ -38,9 +38,7 @@ def serializer(given: str | Serializer) -> Serializer:
     if callable(given):
         return given
     if given not in NAMED:
-        raise InvalidRequest(
-            f"serializer must be one of {', '.join(NAMED)} or a function, not {given!r:.100}"
-        )
+        raise InvalidRequest(f"serializer must be one of {', '.join(NAMED)} or a function, not {given!r:.100}")
     return NAMED[given]
 
 
@@ -107,9 +105,7 @@ def encode_one(
     return encode((data,), label(tag, "tag"), label(node, "node"), metas)
 
 
-def encode_many(
-    records: Sequence[Any], tag: bytes | None, node: bytes | None, serialize: Serializer
-) -> list[Encoded]:
+def encode_many(records: Sequence[Any], tag: bytes | None, node: bytes | None, serialize: Serializer) -> list[Encoded]:
     """A list of any length as batches, in order. Bytes go straight to the codec; Record, (data, tag) and
     (data, tag, node, meta) carry their own labels; anything else is serialised."""
     batches: list[Encoded] = []
@@ -119,9 +115,7 @@ def encode_many(
     return batches
 
 
-def _encode_piece(
-    piece: Sequence[Any], tag: bytes | None, node: bytes | None, serialize: Serializer
-) -> list[Encoded]:
+def _encode_piece(piece: Sequence[Any], tag: bytes | None, node: bytes | None, serialize: Serializer) -> list[Encoded]:
     try:
         # Optimistic: a list of bytes costs no look at each element here.
         return [(core.encode_batch(piece, tag, node, None), len(piece))]
@@ -157,9 +151,7 @@ def _columns(
     return datas, tags, nodes, metas
 
 
-def _of_tuple(
-    item: tuple[Any, ...], serialize: Serializer
-) -> tuple[bytes, bytes | None, bytes | None, bytes | None]:
+def _of_tuple(item: tuple[Any, ...], serialize: Serializer) -> tuple[bytes, bytes | None, bytes | None, bytes | None]:
     if not 1 <= len(item) <= 4:
         raise InvalidRequest(f"a record as tuple is (data, tag, node, meta), not {len(item)} fields")
     data, tag, node, meta = (*item, None, None, None)[:4]

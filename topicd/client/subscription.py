@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from topicd._native import core
 from topicd.client.batch import Batch
 from topicd.client.serial import Match, Start, match_wire, nodes_wire, start_wire
 from topicd.client.wire import Fetched, number
 from topicd.errors import FormatError, InvalidRequest, TopicdError, TopicNotFound, from_wire
+from topicd.frames import parse_header
 from topicd.ipc.protocol import CREDIT, Op, message
-from topicd.limits import SUBSCRIPTION_TOPICS_MAX
-from topicd.model import Tombstone, check_topic_name
+from topicd.limits import MAX_SEQ, SUBSCRIPTION_TOPICS_MAX
+from topicd.model import check_topic_name
 
 
 class Cursor:
@@ -35,22 +37,40 @@ class Cursor:
     def wire(self) -> dict[str, Any]:
         if self.topic_id:
             return {"topic": self.topic, "from_seq": self.from_seq, "epoch": self.topic_id}
-        if "ts" in self.start:
-            return {"topic": self.topic, "from_ts": self.start["ts"]}
-        if self.start.get("at") == "latest":
-            return {"topic": self.topic, "tail": True}
-        return {"topic": self.topic, "from_seq": self.start.get("seq", 0)}
+        return {"topic": self.topic, **position_wire(self.start)}
 
     def confirmed(self, topic_id: int, from_seq: int) -> None:
         self.topic_id = topic_id
         self.from_seq = from_seq
 
-    def advanced(self, fetched: Fetched) -> Tombstone | None:
-        """Moves behind what arrived; the gap to report, if there is one."""
-        self.from_seq = fetched.next_from_seq
-        found, suppress = fetched.tombstone, self.suppress_first
+    def advanced(self, fetched: Fetched) -> Fetched:
+        """Moves behind what arrived; what of it is new."""
+        if fetched.records and parse_header(fetched.buffer, fetched.start).seq <= self.from_seq:
+            fetched = _behind(fetched, self.from_seq)
+        self.from_seq = max(self.from_seq, fetched.next_from_seq)
+        gap, suppress = fetched.tombstone, self.suppress_first
         self.suppress_first = False
-        return None if suppress and found is not None and found.gap_from <= 1 else found
+        if gap is not None and suppress and gap.gap_from <= 1:
+            fetched = fetched._replace(tombstone=None)
+        return fetched
+
+
+def _behind(fetched: Fetched, seq: int) -> Fetched:
+    """Without the records up to seq."""
+    found = core.select_frames(
+        fetched.buffer, fetched.start, fetched.end, seq, MAX_SEQ, MAX_SEQ, MAX_SEQ, 0, None, None, (), b""
+    )
+    view = memoryview(fetched.buffer)
+    frames = b"".join(view[start:end] for start, end in found.ranges)
+    return fetched._replace(buffer=frames, start=0, end=len(frames), records=found.count)
+
+
+def position_wire(start: dict[str, Any]) -> dict[str, Any]:
+    if "ts" in start:
+        return {"from_ts": start["ts"]}
+    if start.get("at") == "latest":
+        return {"tail": True}
+    return {"from_seq": start.get("seq", 0)}
 
 
 class Wanted:
@@ -81,86 +101,80 @@ class Wanted:
 class Subscription:
     def __init__(self, wanted: Wanted, names: list[str], window: int) -> None:
         self.cursors = {name: Cursor(name, wanted.start) for name in names}
+        self.resumed = False  # it was accepted before
         self._wanted = wanted
         self._window = window
         self._by_id: dict[int, Cursor] = {}
         self._used = 0
-        self.request_id = 0
+        self._request_id = 0
 
     @property
-    def pattern(self) -> str | None:
-        return self._wanted.pattern
-
-    def known(self, name: str, fresh: bool) -> None:
-        """A topic that the pattern matches. One that appeared later is read from its first record."""
-        if name not in self.cursors:
-            self.cursors[name] = Cursor(name, {"seq": 0} if fresh else self._wanted.start)
+    def empty(self) -> bool:
+        return not self.cursors and self._wanted.pattern is None
 
     def request(self) -> dict[str, Any]:
-        if len(self.cursors) > SUBSCRIPTION_TOPICS_MAX:
+        # Beyond the limit, those who would have the least to skip are read from the start once more, and skipped.
+        listed = sorted(self.cursors.values(), key=lambda cursor: -cursor.from_seq)[:SUBSCRIPTION_TOPICS_MAX]
+        if len(listed) < len(self.cursors) and self._wanted.pattern is None:
             raise InvalidRequest(
                 f"{len(self.cursors)} topics on one shard; one watch takes {SUBSCRIPTION_TOPICS_MAX}",
                 limit=SUBSCRIPTION_TOPICS_MAX,
             )
-        body: dict[str, Any] = {
-            "topics": [cursor.wire() for cursor in self.cursors.values()],
-            "credit": self._window,
-        }
+        body: dict[str, Any] = {"topics": [cursor.wire() for cursor in listed], "credit": self._window}
         if self._wanted.pattern is not None:
+            # Topics we have not heard of: where the user said at first, later from their first record.
             body["pattern"] = self._wanted.pattern
+            body.update(position_wire({"seq": 0} if self.resumed else self._wanted.start))
         if self._wanted.match is not None:
             body["match"] = self._wanted.match
         if self._wanted.nodes is not None:
             body["nodes"] = self._wanted.nodes
         return body
 
-    def accepted(self, answer: dict[str, Any], request_id: int) -> list[str]:
-        """The daemon's answer to `request`. Names that the pattern matched and we had not listed are
-        returned: they came to be a moment ago and must be asked for from their first record."""
+    def accepted(self, answer: dict[str, Any], request_id: int) -> None:
+        """The daemon's answer to `request`."""
         topics = answer.get("topics")
         if not isinstance(topics, list) or not all(isinstance(entry, dict) for entry in topics):
             raise FormatError(f"the daemon's subscription names no topics but {topics!r:.100}")
-        unlisted = []
         self._by_id.clear()
         for entry in topics:
-            name = str(entry.get("topic"))
-            cursor = self.cursors.get(name)
-            if cursor is None:
-                unlisted.append(name)
-                continue
-            cursor.confirmed(number(entry, "topic_id"), number(entry, "from_seq"))
-            self._by_id[cursor.topic_id] = cursor
-        self.request_id = request_id
+            self._known(str(entry.get("topic")), number(entry, "topic_id"), number(entry, "from_seq"))
+        self.resumed = True
+        self._request_id = request_id
         self._used = 0
-        return unlisted
+
+    def _known(self, name: str, topic_id: int, from_seq: int) -> None:
+        cursor = self.cursors.get(name)
+        if cursor is None:
+            cursor = self.cursors[name] = Cursor(name, {"seq": 0} if self.resumed else self._wanted.start)
+        if cursor.topic_id != topic_id:
+            cursor.confirmed(topic_id, from_seq)
+        self._by_id[topic_id] = cursor
+
+    def missing(self, error: TopicNotFound) -> bool:
+        """A topic is gone that was there before. True if the subscription can go on without it."""
+        name = error.detail.get("topic")
+        return self.resumed and self.cursors.pop(str(name), None) is not None and not self.empty
 
     def pushed(self, fetched: Fetched) -> Batch:
         cursor = self._by_id.get(fetched.topic_id)
         if cursor is None:
-            raise FormatError(
-                f"the daemon pushed records of topic id {fetched.topic_id}, which was not asked for"
-            )
-        gap = cursor.advanced(fetched)
-        return Batch(cursor.topic, fetched if gap is fetched.tombstone else fetched._replace(tombstone=None))
+            raise FormatError(f"the daemon pushed records of topic id {fetched.topic_id}, which was not asked for")
+        batch = Batch(cursor.topic, cursor.advanced(fetched))
+        batch.credit = fetched.end - fetched.start
+        return batch
 
     def noticed(self, notice: dict[str, Any]) -> TopicdError | None:
         """Takes a notice in; what the user has to hear of is returned."""
         event = notice.get("event")
         if event == "topic":
-            name = str(notice.get("topic"))
-            self.known(name, fresh=True)
-            cursor = self.cursors[name]
-            if not cursor.topic_id:
-                cursor.confirmed(number(notice, "topic_id"), 0)
-            self._by_id[cursor.topic_id] = cursor
+            self._known(str(notice.get("topic")), number(notice, "topic_id"), 0)
         elif event == "topic_deleted":
             gone = self._by_id.pop(number(notice, "topic_id"), None)
             if gone is not None:
                 self.cursors.pop(gone.topic, None)
                 if self._wanted.pattern is None:
-                    return TopicNotFound(
-                        f"topic {gone.topic} was deleted while it was watched", topic=gone.topic
-                    )
+                    return TopicNotFound(f"topic {gone.topic} was deleted while it was watched", topic=gone.topic)
         elif event == "error":
             return from_wire(notice)
         return None
@@ -171,4 +185,4 @@ class Subscription:
         if self._used < self._window // 4:
             return b""
         credit, self._used = self._used, 0
-        return message(Op.CREDIT, 0, CREDIT.pack(self.request_id, min(credit, 0xFFFFFFFF)))
+        return message(Op.CREDIT, 0, CREDIT.pack(self._request_id, min(credit, 0xFFFFFFFF)))

@@ -6,6 +6,7 @@ import contextlib
 import selectors
 from collections import deque
 from collections.abc import Callable, Iterator
+from operator import length_hint
 from typing import Any, Literal, TypeAlias
 
 from topicd.client.backoff import Patience
@@ -17,7 +18,6 @@ from topicd.client.subscription import Subscription, Wanted
 from topicd.client.wire import answer_map, packed
 from topicd.errors import ConnectionLost, FormatError, InvalidRequest, TopicdError, TopicNotFound, WrongShard
 from topicd.ipc.protocol import ANSWER, Op, message
-from topicd.limits import LIST_PAGE_MAX
 
 OnGap: TypeAlias = Literal["yield", "raise"] | Callable[[Gap], Any]
 Event: TypeAlias = Record | Gap
@@ -39,54 +39,39 @@ class Feed:
         self.subscription = subscription
         self.connection: Connection | None = None
         self._engine = engine
-        self._resumed = False
 
-    def open(self, timeout: float) -> None:
-        """Connects and subscribes. Raises what the daemon refuses with."""
+    def open(self, timeout: float) -> list[TopicNotFound]:
+        """Connects and subscribes. Raises what the daemon refuses with; topics that are gone by now are returned."""
         connection = self._engine.dial(self.shard, timeout)
+        gone: list[TopicNotFound] = []
         try:
-            if self.subscription.pattern is not None:
-                self._list(connection)
-            while unlisted := self._subscribe(connection):
-                for name in unlisted:
-                    self.subscription.known(name, fresh=True)
-                connection.call(Op.UNSUBSCRIBE, {"subscription": self.subscription.request_id})
+            while True:
+                request_id = connection.next_id()
+                connection.send(message(Op.SUBSCRIBE, request_id, packed(self.subscription.request())))
+                try:
+                    arrived = connection.answer(request_id, Op.SUBSCRIBE | ANSWER)
+                except TopicNotFound as exc:
+                    if self.subscription.missing(exc):
+                        gone.append(exc)
+                    elif self.subscription.resumed or not self._create(connection):
+                        raise
+                    continue
+                self.subscription.accepted(answer_map(arrived.body()), request_id)
+                break
         except BaseException:
             connection.close()
             raise
         connection.set_timeout(None)
         self.connection = connection
-        self._resumed = True
-
-    def _subscribe(self, connection: Connection) -> list[str]:
-        request = packed(self.subscription.request())
-        while True:
-            request_id = connection.next_id()
-            connection.send(message(Op.SUBSCRIBE, request_id, request))
-            try:
-                arrived = connection.answer(request_id, Op.SUBSCRIBE | ANSWER)
-            except TopicNotFound:
-                # Watching may begin before the first record is written; what was deleted later stays deleted.
-                if self._resumed or not self._create(connection):
-                    raise
-                continue
-            return self.subscription.accepted(answer_map(arrived.body()), request_id)
+        return gone
 
     def _create(self, connection: Connection) -> bool:
+        """Watching may begin before the first record is written; what was deleted later stays deleted."""
         created = False
         for name in self.subscription.cursors:
             answer = connection.call(Op.OPEN, {"topic": name, "create": True})
             created = created or bool(answer.get("created"))
         return created
-
-    def _list(self, connection: Connection) -> None:
-        prefix = (self.subscription.pattern or "").removesuffix("*")
-        after: Any = ""
-        while after is not None:
-            page = connection.call(Op.LIST, {"prefix": prefix, "after": after, "limit": LIST_PAGE_MAX})
-            for entry in page.get("topics") or []:
-                self.subscription.known(str(entry["topic"]), fresh=self._resumed)
-            after = page.get("next")
 
     def close(self) -> None:
         if self.connection is not None:
@@ -117,9 +102,14 @@ class Watch:
 
     # ---- life ----
 
-    def open(self) -> Watch:
-        """Subscribes; from here on nothing is missed."""
+    def open(self, resume: dict[str, tuple[int, int]] | None = None) -> Watch:
+        """Subscribes; from here on nothing is missed. `resume` gives topics their (topic id, cursor) of before."""
         self._plan()
+        for feed in self._feeds.values():
+            for name, cursor in feed.subscription.cursors.items():
+                if resume is not None and name in resume:
+                    cursor.confirmed(*resume[name])
+                    cursor.suppress_first = False
         for feed in list(self._feeds.values()):
             self._restore(feed)
         return self
@@ -136,6 +126,7 @@ class Watch:
         if known and self._wanted.pattern is not None:
             for name in known:
                 groups.setdefault(directory.shard_of(name), []).append(name)
+        resumed = any(feed.subscription.resumed for feed in self._feeds.values())
         for feed in self._feeds.values():
             feed.close()
         self._feeds = {}
@@ -143,6 +134,7 @@ class Watch:
             subscription = Subscription(self._wanted, names, self._window)
             # Cursors outlive a change of shards.
             subscription.cursors.update({name: known[name] for name in names if name in known})
+            subscription.resumed = resumed
             self._feeds[shard] = Feed(self._engine, shard, subscription)
 
     def _restore(self, lost: Feed) -> None:
@@ -150,7 +142,9 @@ class Watch:
         todo = [lost]
         while todo and not self._closed:
             try:
-                todo[-1].open(patience.remaining())
+                gone = todo[-1].open(patience.remaining())
+                if self._wanted.pattern is None:
+                    self._ready.extend(gone)
                 todo.pop()
             except WrongShard as exc:
                 patience.pause(exc)
@@ -174,6 +168,15 @@ class Watch:
         self._closed = True
         for feed in list(self._feeds.values()):
             feed.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def buffered(self) -> bool:
+        """The next event is here already."""
+        return bool(self._ready) or length_hint(self._records) > 0
 
     def __enter__(self) -> Watch:
         return self
@@ -246,6 +249,8 @@ class Watch:
                     batch = subscription.pushed(fetched_from(arrived, connection.inbox.buffer))
                     if len(batch) or batch.tombstone is not None:
                         self._ready.append((feed, connection, batch))
+                    else:
+                        self._grant(feed, connection, batch)
                 elif arrived.op == Op.NOTICE:
                     self._notice(subscription.noticed(answer_map(arrived.body())))
                 else:
@@ -272,11 +277,13 @@ class Watch:
     def _return_credit(self) -> None:
         if self._looked_at is None:
             return
-        feed, connection, batch = self._looked_at
-        self._looked_at = None
+        done, self._looked_at = self._looked_at, None
+        self._grant(*done)
+
+    def _grant(self, feed: Feed, connection: Connection, batch: Batch) -> None:
         if feed.connection is not connection:
             return  # A new connection began with full credit.
-        credit = feed.subscription.consumed(batch.nbytes)
+        credit = feed.subscription.consumed(batch.credit)
         if credit:
             # A broken connection shows at the next receive.
             with contextlib.suppress(ConnectionLost):

@@ -76,7 +76,7 @@ class Hello(NamedTuple):
     limits: dict[str, Any]
 
 
-def append_head(  # noqa: PLR0917 (hot)
+def append_head(
     request_id: int,
     topic_id: int,
     producer_id: int,
@@ -92,9 +92,7 @@ def append_head(  # noqa: PLR0917 (hot)
             APPEND_REST + frames_len, APPEND_OP, flags, request_id, topic_id, producer_id, number, count
         )
     length = APPEND_REST + _KEY_LEN.size + len(key) + frames_len
-    fixed = APPEND_HEAD.pack(
-        length, APPEND_OP, flags | KEY_FLAG, request_id, topic_id, producer_id, number, count
-    )
+    fixed = APPEND_HEAD.pack(length, APPEND_OP, flags | KEY_FLAG, request_id, topic_id, producer_id, number, count)
     return fixed + _KEY_LEN.pack(len(key)) + key
 
 
@@ -103,9 +101,7 @@ def checked_key(key: str | bytes | None) -> bytes:
         return b""
     raw = key.encode() if isinstance(key, str) else bytes(key)
     if not 1 <= len(raw) <= IDEMPOTENCY_KEY_MAX:
-        raise InvalidRequest(
-            f"an idempotency key has 1 to {IDEMPOTENCY_KEY_MAX} bytes, this one has {len(raw)}"
-        )
+        raise InvalidRequest(f"an idempotency key has 1 to {IDEMPOTENCY_KEY_MAX} bytes, this one has {len(raw)}")
     return raw
 
 
@@ -151,15 +147,11 @@ def parse_ack(flags: int, buffer: bytes | bytearray, start: int, end: int) -> Ap
 
 def parse_fetched(flags: int, buffer: bytes | bytearray, start: int, end: int) -> Fetched:
     if end - start < FETCHED.size:
-        raise FormatError(
-            f"the daemon's fetch answer has {end - start} bytes, at least {FETCHED.size} are needed"
-        )
+        raise FormatError(f"the daemon's fetch answer has {end - start} bytes, at least {FETCHED.size} are needed")
     topic_id, next_from_seq, head_seq, earliest_seq, count, extra_len = FETCHED.unpack_from(buffer, start)
     frames_at = start + FETCHED.size + extra_len
     if frames_at > end:
-        raise FormatError(
-            f"the daemon's fetch answer claims {extra_len} bytes of extras and is shorter than that"
-        )
+        raise FormatError(f"the daemon's fetch answer claims {extra_len} bytes of extras and is shorter than that")
     tombstone, performance = None, None
     if extra_len:
         extra = answer_map(bytes(memoryview(buffer)[start + FETCHED.size : frames_at]))

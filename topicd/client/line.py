@@ -1,0 +1,233 @@
+"""The batches of one producer for one topic, in order. Promise: each is stored once, in the order it was
+given, however often the connection breaks or the daemon refuses for a while; one that is refused for good
+is left out, not overtaken.
+
+What the daemon guarantees and this relies on: numbers are stored in order without holes; a number already
+stored is answered again before anything else is checked; a batch that got an error was not stored.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from topicd.client.backoff import Backoff, retry_after
+from topicd.client.lanes import new_producer_id
+from topicd.errors import ConnectionLost, OutOfOrder, TopicdError, TopicNotFound
+
+
+class OutBatch:
+    """One batch on its way out. `settled` is called once, when `first_seq` or `error` says how it ended."""
+
+    __slots__ = ("count", "deadline", "deduped", "done", "error", "first_seq", "frames", "line", "number", "size")
+
+    def __init__(self, line: Line, frames: bytes | bytearray, count: int, deadline: float) -> None:
+        self.line = line
+        self.frames: bytes | bytearray = frames
+        self.size = len(frames)
+        self.count = count
+        self.deadline = deadline
+        self.number = 0  # given when first sent
+        self.first_seq = 0
+        self.deduped = False
+        self.done = False
+        self.error: TopicdError | None = None  # the last one; final once done
+
+    def succeed(self, first_seq: int, deduped: bool) -> None:
+        if not self.done:
+            self.first_seq = first_seq
+            self.deduped = deduped
+            self.error = None
+            self._end()
+
+    def fail(self, error: TopicdError) -> None:
+        if not self.done:
+            self.error = error
+            self._end()
+
+    def _end(self) -> None:
+        self.done = True
+        self.frames = b""
+        self.settled()
+
+    def settled(self) -> None:
+        """For subclasses."""
+
+
+class Line:
+    def __init__(self, topic: str, backoff: Backoff, *, halt: bool = False) -> None:
+        self.topic = topic
+        self._halt = halt  # a batch refused for good takes all behind it along
+        self.topic_id = 0
+        self.producer_id = new_producer_id()
+        self.waiting: deque[OutBatch] = deque()  # to be sent, those that were sent before first
+        self.flying: deque[OutBatch] = deque()  # sent and not answered on this connection
+        self.refused: list[OutBatch] = []  # answered with an error since the last regrouping
+        self.outstanding = 0  # answers that are still to come on this connection
+        self.open = False  # something was acknowledged since the last trouble; until then one at a time
+        self.not_before = 0.0
+        self.opening = False
+        self.queued = False  # the appender's mark: it is among those that may have something to send
+        self._next_number = 1
+        self._highest_acked = 0
+        self._numbered_for = 0
+        self._reopened = False
+        self._backoff = backoff
+
+    @property
+    def idle(self) -> bool:
+        return not (self.waiting or self.flying or self.refused or self.outstanding)
+
+    def sendable(self, window: int, now: float) -> bool:
+        return (
+            bool(self.waiting)
+            and self.topic_id != 0
+            and self.outstanding < (window if self.open else 1)
+            and not self.refused
+            and now >= self.not_before
+        )
+
+    def send(self) -> OutBatch:
+        """The next batch, numbered."""
+        batch = self.waiting.popleft()
+        if not batch.number:
+            batch.number = self._next_number
+            self._next_number += 1
+        batch.error = None
+        self.flying.append(batch)
+        self.outstanding += 1
+        return batch
+
+    def opened(self, topic_id: int) -> None:
+        self.opening = False
+        self.topic_id = topic_id
+        if topic_id != self._numbered_for:
+            # A topic remembers its producers; one made anew has never seen us.
+            self._numbered_for = topic_id
+            self._highest_acked = 0
+            self._next_number = 1
+            for batch in self.waiting:
+                batch.number = 0
+
+    # ---- answers ----
+
+    def acked(self, batch: OutBatch, first_seq: int, deduped: bool) -> None:
+        self._answered(batch)
+        self._highest_acked = max(self._highest_acked, batch.number)
+        if not self.open:
+            self.open = True
+            self._reopened = False
+            self._backoff.reset()
+        batch.succeed(first_seq, deduped)
+
+    def refuse(self, batch: OutBatch, error: TopicdError) -> None:
+        self._answered(batch)
+        if not batch.done:
+            batch.error = error
+        self.refused.append(batch)
+        self.open = False
+
+    def _answered(self, batch: OutBatch) -> None:
+        self.outstanding -= 1
+        if self.flying and self.flying[0] is batch:
+            self.flying.popleft()
+        else:
+            self.flying.remove(batch)
+
+    def regroup(self, now: float) -> None:
+        """Once every answer is there: fail what is refused for good, put the rest in front again, numbered
+        anew.
+
+        Batches behind a refused one come back as out_of_order, so nothing of them was stored.
+        """
+        refused = sorted(self.refused, key=lambda batch: batch.number)
+        self.refused = []
+        lowest = refused[0].number
+        again = [batch for batch in refused if not batch.done and not self._final(batch)]
+        failed = next((batch.error for batch in refused if batch.done and batch.error is not None), None)
+        if self._halt and failed is not None:
+            self.waiting.extendleft(reversed(again))
+            self.fail_waiting(failed)
+            self._renumber(lowest)
+            return
+        self._wait(again, now)
+        expected = next((e for batch in again if (e := _expected(batch.error))), 0)
+        self.waiting.extendleft(reversed(again))
+        if self.topic_id == 0 or self._highest_acked > lowest:
+            return  # Numbers follow the topic, or all of these were stored before and will be told so.
+        if expected > lowest and not (again and again[0].number == lowest):
+            # The daemon holds something under numbers we think are free: never touch those again.
+            self.producer_id, lowest = new_producer_id(), 1
+        elif 0 < expected < lowest:
+            lowest = expected
+        self._renumber(lowest)
+
+    def _renumber(self, number: int) -> None:
+        for batch in self.waiting:
+            if not batch.number:
+                break
+            batch.number = number
+            number += 1
+        self._next_number = number
+
+    def _final(self, batch: OutBatch) -> bool:
+        error = batch.error
+        if error is None or error.retriable:
+            return False
+        if isinstance(error, TopicNotFound) and not self._reopened:
+            self.topic_id = 0
+            return False
+        batch.fail(error)
+        return True
+
+    def _wait(self, again: list[OutBatch], now: float) -> None:
+        if self.topic_id == 0:
+            self._reopened = True
+        asked = [batch.error for batch in again if batch.error is not None]
+        # Behind the first error the others are mere consequences; at once if all that is wrong is the number.
+        first = asked[0] if asked else None
+        if first is None or isinstance(first, OutOfOrder | TopicNotFound):
+            return
+        self.delay(first, now)
+
+    def delay(self, error: TopicdError, now: float) -> None:
+        self.not_before = now + max(self._backoff.next(), retry_after(error))
+
+    def disconnected(self, now: float) -> None:
+        """The outcome of everything in flight is unknown: it goes again, with the same numbers."""
+        self.outstanding = 0
+        self.open = False
+        self.opening = False
+        if self.refused:
+            self.refused.extend(self.flying)
+            self.flying.clear()
+            self.regroup(now)
+        else:
+            self.waiting.extendleft(batch for batch in reversed(self.flying) if not batch.done)
+            self.flying.clear()
+
+    # ---- time ----
+
+    def expire(self, now: float, why: TopicdError | None) -> None:
+        """Give up what has waited too long; what was sent may or may not be stored."""
+        while self.waiting and self.waiting[0].deadline <= now:
+            batch = self.waiting.popleft()
+            batch.fail(batch.error or why or ConnectionLost("the daemon could not be reached in time"))
+        for batch in self.flying:
+            if batch.deadline > now:
+                break
+            batch.fail(ConnectionLost("the daemon did not answer in time"))
+
+    def fail_waiting(self, error: TopicdError) -> None:
+        while self.waiting:
+            self.waiting.popleft().fail(error)
+
+    def next_deadline(self) -> float | None:
+        times = [batches[0].deadline for batches in (self.waiting, self.flying) if batches]
+        return min(times) if times else None
+
+
+def _expected(error: TopicdError | None) -> int:
+    if not isinstance(error, OutOfOrder):
+        return 0
+    expected = error.detail.get("expected")
+    return expected if isinstance(expected, int) and expected > 0 else 0

@@ -1,0 +1,170 @@
+"""A connection that never blocks, and the appender it serves. Whoever drives it calls `turn` when the socket is ready
+or `wake_at` has come; reconnecting is part of a turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from collections import deque
+from itertools import islice
+
+from topicd.client.appender import Appender
+from topicd.client.backoff import Backoff
+from topicd.client.engine import Engine
+from topicd.client.inbox import Inbox
+from topicd.errors import ConnectionLost, TopicdError, WrongShard
+
+DIAL_S = 2.0
+PIECES_AT_ONCE = 256
+_READS_PER_TURN = 16
+
+
+class Link:
+    def __init__(self, engine: Engine, shard: int, appender: Appender) -> None:
+        self.shard = shard
+        self.appender = appender
+        self.moved = False  # topics must be looked up anew before this link goes on
+        self._engine = engine
+        self._now = engine.tempo.monotonic
+        self._sock: socket.socket | None = None
+        self._inbox = Inbox()
+        self._out: deque[bytes | bytearray | memoryview] = deque()
+        self._backoff = Backoff(engine.tempo.random)
+        self._dial_at = 0.0
+
+    @property
+    def connected(self) -> bool:
+        return self._sock is not None
+
+    @property
+    def wants_write(self) -> bool:
+        return bool(self._out)
+
+    def fileno(self) -> int:
+        return -1 if self._sock is None else self._sock.fileno()
+
+    def wake_at(self) -> float | None:
+        """When to turn although the socket is silent."""
+        now = self._now()
+        due = self.appender.wake_at(now)
+        if due is not None and self._sock is None:
+            due = min(due, max(self._dial_at, now))
+        return due
+
+    def turn(self) -> None:
+        """Sends and receives whatever can be without waiting."""
+        now = self._now()
+        self.appender.expire(now)
+        if self._sock is None and not self._dial(now):
+            return
+        self.flush()
+        self.receive()
+        self.flush()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Until the socket is ready, a timer is due or the timeout has passed: False if nothing happened."""
+        due = self.wake_at()
+        if due is not None:
+            left = max(0.0, due - self._now())
+            timeout = left if timeout is None else min(timeout, left)
+        if self._sock is None:
+            self._engine.tempo.sleep(timeout or 0.0)
+            return False
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._out else 0))
+        return bool(poll.poll(None if timeout is None else timeout * 1000 + 1))
+
+    # ---- bytes ----
+
+    def flush(self) -> None:
+        while self._sock is not None:
+            if not self._out:
+                self._out.extend(self.appender.output(self._now()))
+            if not self._out or not self._send(self._sock):
+                return
+
+    def _send(self, sock: socket.socket) -> bool:
+        """False once the socket takes no more."""
+        try:
+            sent = sock.sendmsg(list(islice(self._out, PIECES_AT_ONCE)))
+        except BlockingIOError:
+            return False
+        except OSError as exc:
+            self.lose(ConnectionLost(f"the connection to the daemon broke: {exc.strerror or exc}"))
+            return False
+        while sent:
+            piece = self._out[0]
+            if sent < len(piece):
+                self._out[0] = memoryview(piece)[sent:]
+                return True
+            sent -= len(piece)
+            self._out.popleft()
+        return True
+
+    def receive(self) -> None:
+        for _ in range(_READS_PER_TURN):
+            if self._sock is None:
+                return
+            window = self._inbox.window()
+            try:
+                size = self._sock.recv_into(window)
+            except BlockingIOError:
+                return
+            except OSError as exc:
+                self.lose(ConnectionLost(f"the connection to the daemon broke: {exc.strerror or exc}"))
+                return
+            if not size:
+                self.lose(ConnectionLost("the daemon closed the connection"))
+                return
+            self._inbox.received(size)
+            full = size == len(window)
+            if not self._feed() or not full:
+                return
+
+    def _feed(self) -> bool:
+        try:
+            self.appender.feed(self._inbox, self._now())
+        except TopicdError as exc:
+            self.lose(exc)
+        self._backoff.reset()
+        if self.appender.misplaced:
+            self.lose(WrongShard("topics have moved to other shards"))
+        return self._sock is not None
+
+    # ---- connection ----
+
+    def _dial(self, now: float) -> bool:
+        if now < self._dial_at or self.moved or self.appender.idle:
+            return False
+        try:
+            connection = self._engine.dial(self.shard, DIAL_S)
+        except TopicdError as exc:
+            self.lose(exc)
+            return False
+        connection.sock.setblocking(False)
+        self._sock = connection.sock
+        self._inbox = connection.inbox
+        self._out.clear()
+        self.appender.connect()
+        return True
+
+    def lose(self, why: TopicdError) -> None:
+        if self._sock is not None:
+            with contextlib.suppress(OSError):
+                self._sock.close()
+            self._sock = None
+        self._out.clear()
+        if isinstance(why, WrongShard):
+            self.moved = True
+        now = self._now()
+        self._dial_at = now + self._backoff.next()
+        self.appender.disconnect(why, now)
+        if not why.retriable:
+            # A peer that speaks something else, or does not let us in, will do so the next time as well.
+            self.appender.fail_all(why)
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self.lose(ConnectionLost("the client is closed"))
