@@ -70,6 +70,10 @@ class RunDir:
     def delivery_socket(self, shard: int) -> Path:
         return self.root / f"dlv-{shard:02d}.sock"
 
+    def history_socket(self, shard: int) -> Path:
+        """Where a delivery shard hands out descriptors of sealed segments."""
+        return self.root / f"dlv-{shard:02d}.history.sock"
+
     @property
     def metrics_socket(self) -> Path:
         return self.root / "metrics.sock"

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import signal
 from typing import Any
 
@@ -22,6 +21,7 @@ from topicd.ipc.walstate import WalState
 from topicd.paths import ring_shm, wal_state_shm
 from topicd.shards import runtime
 from topicd.shards.delivery.actor import Actor
+from topicd.shards.delivery.handout import Handout
 from topicd.shards.delivery.outlet import Outlet
 from topicd.shards.delivery.recovery import Recovery
 from topicd.shards.delivery.session import Session
@@ -138,6 +138,8 @@ class DeliveryShard:
         path = shard.run.delivery_socket(shard.boot.index)
         sock = unixsock.listen(path, shard.settings.mode, _BACKLOG)
         self._server = await actor.loop.create_unix_server(lambda: Session(actor), sock=sock)
+        self._handout = Handout(actor)
+        self._handout.open(unixsock.listen(shard.run.history_socket(shard.boot.index), shard.settings.mode, _BACKLOG))
 
     def _serve_bell(self) -> None:
         actor = self._actor
@@ -189,6 +191,7 @@ class DeliveryShard:
         self._shard.stats.state = "draining"
         actor.draining = True
         self._server.close()
+        self._handout.close()
         deadline = actor.loop.time() + _DRAIN_S
         while not all(outlet.idle for outlet in actor.outlets) and actor.loop.time() < deadline:
             await asyncio.sleep(0.005)
@@ -196,5 +199,5 @@ class DeliveryShard:
         for session in list(actor.sessions):
             session.close()
         await asyncio.sleep(0)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._shard.run.delivery_socket(self._shard.boot.index))
+        for path in (self._shard.run.delivery_socket, self._shard.run.history_socket):
+            unixsock.remove(path(self._shard.boot.index))
