@@ -1,0 +1,55 @@
+"""Free idempotency keys: remembered for the topic's window, bounded in number."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.shards.delivery_kit import make_topic
+from topicd.clock import ManualClock
+from topicd.shards.delivery import keys
+from topicd.shards.delivery.keys import KeyWindow
+
+
+def test_a_key_is_answered_until_its_window_ends() -> None:
+    clock, topic = ManualClock(), make_topic(idempotency_window_ms=1000)
+    window = KeyWindow(clock)
+    window.remember(topic, b"k", 5, 2)
+    clock.advance(1000)
+    assert window.lookup(topic, b"k") == (5, 2)
+    clock.advance(1)
+    assert window.lookup(topic, b"k") is None
+
+
+def test_a_key_belongs_to_its_topic() -> None:
+    clock, topic, other = ManualClock(), make_topic(), make_topic()
+    other.id = topic.id + 1
+    window = KeyWindow(clock)
+    window.remember(topic, b"k", 1, 1)
+    assert window.lookup(other, b"k") is None
+
+
+def test_a_forgotten_key_is_new_again() -> None:
+    topic = make_topic()
+    window = KeyWindow(ManualClock())
+    window.remember(topic, b"k", 1, 1)
+    window.forget(topic, b"k")
+    window.forget(topic, b"")
+    assert window.lookup(topic, b"k") is None
+
+
+def test_an_expired_key_may_be_remembered_anew() -> None:
+    clock, topic = ManualClock(), make_topic(idempotency_window_ms=10)
+    window = KeyWindow(clock)
+    window.remember(topic, b"k", 1, 1)
+    clock.advance(11)
+    window.remember(topic, b"k", 9, 1)
+    assert window.lookup(topic, b"k") == (9, 1)
+
+
+def test_the_oldest_keys_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "KEYS_KEPT", 3)
+    topic = make_topic()
+    window = KeyWindow(ManualClock())
+    for number in range(1, 6):
+        window.remember(topic, b"%d" % number, number, 1)
+    assert [window.lookup(topic, b"%d" % n) for n in range(1, 6)] == [None, None, (3, 1), (4, 1), (5, 1)]
