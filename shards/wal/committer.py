@@ -70,6 +70,8 @@ class Committer:
             inlet.waiting_epoch = inlet.ring.failed_epoch if inlet.ring.failed_epoch > answered else 0
             inlet.ring.set_written(inlet.written)
         self._publish_state()
+        # A predecessor may have been killed between a counter and its bell, or with the bell half rung.
+        self._ring_all()
 
     def turn(self) -> bool:
         """Commit what the rings hold; False when there was nothing to do."""
