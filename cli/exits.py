@@ -74,5 +74,7 @@ def hint_of(error: TopicdError) -> str:
 
 
 def as_cli_error(error: TopicdError) -> CliError:
-    text = error.message.replace("\n  ", "; ").replace(";", ":", 1) if "\n" in error.message else error.message
-    return CliError(" ".join(text.split()), exit_of(error), hint_of(error))
+    """On one line: what stands on further lines is joined to the first."""
+    first, *rest = error.message.splitlines() or [error.code]
+    text = " ".join([first, "; ".join(line.strip() for line in rest)]).strip()
+    return CliError(text, exit_of(error), hint_of(error))

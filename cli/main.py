@@ -21,7 +21,20 @@ VERBS = {
     "read": Lazy("topicd.cli.read:read", "Print the records of a topic."),
     "watch": Lazy("topicd.cli.watch:watch", "Print records of topics as they are stored."),
     "topic": Lazy("topicd.cli.topic:topic", "List, show, create, configure and delete topics."),
+    "delete": Lazy("topicd.cli.delete:delete", "Delete records of a topic."),
     "status": Lazy("topicd.cli.status:status", "Show how the daemon and its processes are."),
+    "shards": Lazy("topicd.cli.daemon:shards", "Show the counters of each shard."),
+    "top": Lazy("topicd.cli.top:top", "Watch rates, rings and processes live."),
+    "bench": Lazy("topicd.cli.bench:bench", "Measure the running daemon."),
+    "metrics": Lazy("topicd.cli.daemon:metrics", "Print counters as Prometheus text."),
+    "ping": Lazy("topicd.cli.daemon:ping", "Ask the daemon for a sign of life."),
+    "wal": Lazy("topicd.cli.offline_wal:wal", "Look into WAL files."),
+    "segment": Lazy("topicd.cli.offline_segment:segment", "Look into segment files and verify them."),
+    "snapshot": Lazy("topicd.cli.offline_snapshot:snapshot", "Look at metadata snapshots."),
+    "fsck": Lazy("topicd.cli.offline_fsck:fsck", "Check and repair a data directory, daemon stopped."),
+    "config": Lazy("topicd.cli.config:config", "Show and check the daemon's settings."),
+    "completion": Lazy("topicd.cli.completion:completion", "Print a shell's completion script."),
+    "version": Lazy("topicd.cli.daemon:version", "Print the version."),
 }
 
 
@@ -75,6 +88,9 @@ def _run(args: list[str] | None, app: App) -> int:
 def _report(exc: Exception, app: App) -> int:
     if isinstance(exc, BrokenPipeError):
         return _pipe_closed()
+    if isinstance(exc, click.exceptions.NoArgsIsHelpError):
+        click.echo(exc.format_message(), err=True)
+        return Exit.USAGE
     if isinstance(exc, click.ClickException):
         error = _from_click(exc)
     elif isinstance(exc, TopicdError):

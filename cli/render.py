@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Nobody looks at the edge of a pipe: a table is as wide as its content.
 UNBOUNDED = 1_000
+# What SIMPLE_HEAD puts between two columns.
+BETWEEN = 3
 STATE_STYLE = {"serving": "green", "recovering": "yellow", "starting": "yellow", "draining": "yellow"}
 
 
@@ -28,8 +30,8 @@ STATE_STYLE = {"serving": "green", "recovering": "yellow", "starting": "yellow",
 class Column:
     title: str
     right: bool = False
-    # A narrow terminal cuts the columns with the lowest rank first; rank 0 is never dropped.
-    shrink: bool = False
+    shrink: bool = False  # its cells may be cut with an ellipsis
+    rank: int = 0  # 0: always shown; on a narrow terminal the highest rank is left out first
     style: str = ""
 
 
@@ -74,7 +76,7 @@ class Output:
         click.echo(line, color=self.color)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], title: str = "") -> None:
-        self.show(make_table(columns, rows, title))
+        self.show(make_table(columns, list(rows), self.width, title))
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
         """`name  value`, one per line, values under each other."""
@@ -93,11 +95,13 @@ class Output:
         return click.style(text, fg=color) if self.color and color else text
 
 
-def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, title: str = "") -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
+    chosen = fitting(columns, rows, width)
+    columns, rows = [columns[i] for i in chosen], [[row[i] for i in chosen] for row in rows]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", title=title or None)
     for column in columns:
         table.add_column(
@@ -111,6 +115,20 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], title: 
     for row in rows:
         table.add_row(*(Text(cell, style=STATE_STYLE.get(cell, "")) for cell in row))
     return table
+
+
+def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Which columns to show, so that the others need not be cut."""
+    from rich.cells import cell_len
+
+    widest = [max([cell_len(column.title), *(cell_len(row[i]) for row in rows)]) for i, column in enumerate(columns)]
+    chosen = list(range(len(columns)))
+    while sum(widest[i] for i in chosen) + BETWEEN * (len(chosen) - 1) > width:
+        least = max(chosen, key=lambda i: (columns[i].rank, i))
+        if columns[least].rank == 0:
+            break
+        chosen.remove(least)
+    return chosen
 
 
 def dumps(body: Any, indent: int | None = None) -> str:

@@ -34,11 +34,11 @@ def status(app: App) -> int:
 COLUMNS = [
     Column("process"),
     Column("state"),
-    Column("pid", right=True),
-    Column("uptime", right=True),
+    Column("pid", right=True, rank=1),
+    Column("uptime", right=True, rank=2),
     Column("restarts", right=True),
-    Column("cpu", right=True),
-    Column("memory", right=True),
+    Column("cpu", right=True, rank=3),
+    Column("memory", right=True, rank=3),
     Column("note", shrink=True),
 ]
 
@@ -55,7 +55,8 @@ def headline(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("uptime", duration(status["uptime_s"])),
         ("instance", f"{status['instance']}, run {status['run']}"),
         ("topics", count(total["topics"])),
-        ("stored", f"{count(total['records'])} records, {size(total['stored_bytes'])}"),
+        ("stored", size(total["stored_bytes"])),
+        ("appended", f"{count(total['records'])} records since the start"),
         ("connections", count(total["sessions"])),
     ]
 
