@@ -1,4 +1,4 @@
-"""Does a peer really sync? Single durable appends are counted against the sync calls of its processes."""
+"""Does a peer really sync? Each of some single durable appends must have waited for a sync call of its processes."""
 
 from __future__ import annotations
 
@@ -9,89 +9,106 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.peers.base import Peer
 from benchmarks.work import payloads
 
 APPENDS = 50
 CALLS = "fsync,fdatasync,sync_file_range,msync,syncfs"
-# Single appends cannot share a sync; a little room for a call that was under way when the tracer came.
+# A little room for a call that was under way when the tracer came.
 ENOUGH = 0.9
 ATTACH_TIMEOUT = 10.0
-SYNC_FLAGS = os.O_DSYNC
+# The tracer's clock is ours, read a moment later.
+CLOCK_ROOM_S = 100e-6
 FLUSHES_FIELD = 18  # of /proc/diskstats, counted from the major number
+
+# 4711 1700000000.123456 fdatasync(7) = 0 <0.000210>
+# 4711 1700000000.123456 <... fdatasync resumed>) = 0 <0.000210>
+TRACED = re.compile(r"^\d+\s+(\d+\.\d+) (<\.\.\. )?\w+.*\) += 0 <(\d+\.\d+)>$")
+
+
+class Span(NamedTuple):
+    start: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
 class SyncCheck:
     acks: int
-    syncs: int | None  # None: could not be counted
+    synced: int | None  # appends that waited for a sync; None: could not be seen
     how: str
 
     @property
     def syncs_each(self) -> bool | None:
-        return None if self.syncs is None else self.syncs >= ENOUGH * self.acks
+        return None if self.synced is None else self.synced >= ENOUGH * self.acks
 
     def __str__(self) -> str:
-        if self.syncs is None:
+        if self.synced is None:
             return f"not checked: {self.how}"
         verdict = "syncs" if self.syncs_each else "does not sync"
-        return f"{verdict}: {self.syncs} sync calls for {self.acks} acknowledged appends ({self.how})"
+        return f"{verdict}: {self.synced} of {self.acks} acknowledged appends waited for a sync ({self.how})"
 
 
 def check(peer: Peer, scratch: Path) -> SyncCheck:
-    """Append durably while the syncs of all the peer's processes are counted."""
+    """Append durably while the syncs of all the peer's processes are watched."""
     with peer.topics(1, True) as [topic], peer.connect(True) as session:
         data = payloads(100, 1)[0]
         session.append(topic, data)
         pids = peer.sync_pids()
-        counter = _strace(pids, scratch) if shutil.which("strace") else _flushes(scratch)
-        with counter as counted:
-            for _ in range(APPENDS):
-                session.append(topic, data)
-        syncs, how = counted.read()
-        if not syncs and _opens_for_sync(pids, peer.root):
+        watch = _strace(pids, scratch) if shutil.which("strace") else None
+        if watch is None:
+            return _by_flushes(lambda: session.append(topic, data), scratch)
+        with watch as syncs:
+            appends = [_timed(lambda: session.append(topic, data)) for _ in range(APPENDS)]
+        if syncs is None:
+            return _by_flushes(lambda: session.append(topic, data), scratch)
+        synced = covered(appends, syncs)
+        if not synced and _opens_for_sync(pids, peer.root):
             return SyncCheck(APPENDS, APPENDS, "files opened with O_DSYNC")
-    return SyncCheck(APPENDS, syncs, how)
+    return SyncCheck(APPENDS, synced, "strace")
 
 
-class Counted:
-    """What a counter found once it was closed."""
+def covered(appends: Iterable[Span], syncs: list[Span]) -> int:
+    """Appends within which a sync began and ended: one that ends after the acknowledgement came too late for it."""
+    return sum(any(a.start - CLOCK_ROOM_S <= s.start and s.end <= a.end + CLOCK_ROOM_S for s in syncs) for a in appends)
 
-    def __init__(self) -> None:
-        self.syncs: int | None = None
-        self.how = "nothing counted"
 
-    def read(self) -> tuple[int | None, str]:
-        return self.syncs, self.how
+def parse(lines: Iterable[str]) -> list[Span]:
+    """Sync calls that succeeded; one that another thread interrupts is printed twice, the second time with its end."""
+    spans = []
+    for line in lines:
+        if found := TRACED.match(line):
+            at, took = float(found[1]), float(found[3])
+            spans.append(Span(at - took, at) if found[2] else Span(at, at + took))
+    return spans
+
+
+def _timed(append: Callable[[], object]) -> Span:
+    start = time.time()
+    append()
+    return Span(start, time.time())
 
 
 @contextlib.contextmanager
-def _strace(pids: list[int], scratch: Path) -> Iterator[Counted]:
+def _strace(pids: list[int], scratch: Path) -> Iterator[list[Span] | None]:
+    """A list that holds the sync calls on leaving; None if tracing is not allowed here."""
     output = scratch / "strace.out"
     output.unlink(missing_ok=True)
-    argv = ["strace", "-f", "-qq", "-e", f"trace={CALLS}", "-e", "signal=none", "-o", str(output)]
-    for pid in pids:
-        argv += ["-p", str(pid)]
-    counted = Counted()
-    tracer = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    argv = ["strace", "-f", "-qq", "-ttt", "-T", "-e", f"trace={CALLS}", "-e", "signal=none", "-o", str(output)]
+    tracer = subprocess.Popen([*argv, *(f"-p{pid}" for pid in pids)], stderr=subprocess.DEVNULL)
+    syncs: list[Span] = []
     try:
-        if not _attached(pids, tracer):
-            counted.how = "strace may not attach here"
-            yield counted
-            return
-        yield counted
+        yield syncs if _attached(pids, tracer) else None
     finally:
         if tracer.poll() is None:
             tracer.send_signal(signal.SIGINT)
-        tracer.communicate()
-    lines = output.read_text().splitlines()
-    # A call that another thread interrupts is printed twice; its second half says "resumed".
-    counted.syncs = sum(1 for line in lines if re.search(r"^\d+\s+\w+\(", line))
-    counted.how = "strace"
+        tracer.wait()
+    if output.exists():
+        syncs += parse(output.read_text().splitlines())
 
 
 def _attached(pids: list[int], tracer: subprocess.Popen[bytes]) -> bool:
@@ -111,18 +128,15 @@ def _tracer_of(pid: int) -> int:
     return int(found.group(1)) if found else 0
 
 
-@contextlib.contextmanager
-def _flushes(scratch: Path) -> Iterator[Counted]:
-    """Without strace: cache flushes of the block device. Other programs' flushes count too."""
-    counted = Counted()
+def _by_flushes(append: Callable[[], object], scratch: Path) -> SyncCheck:
+    """Without strace: cache flushes of the block device, those of other programs included."""
     before = _device_flushes(scratch)
-    yield counted
+    for _ in range(APPENDS):
+        append()
     after = _device_flushes(scratch)
     if before is None or after is None:
-        counted.how = "no strace, and the device does not count flushes"
-    else:
-        counted.syncs = after - before
-        counted.how = "flushes of the device, those of other programs included"
+        return SyncCheck(APPENDS, None, "strace cannot be used, and the device does not count its flushes")
+    return SyncCheck(APPENDS, min(APPENDS, after - before), "flushes of the device, whoever caused them")
 
 
 def _device_flushes(path: Path) -> int | None:
@@ -137,12 +151,18 @@ def _device_flushes(path: Path) -> int | None:
 def _opens_for_sync(pids: list[int], root: Path) -> bool:
     """Is a file of the peer open in a mode where each write is a sync?"""
     for pid in pids:
-        with contextlib.suppress(OSError):
-            for entry in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    target = os.readlink(entry)
-                    info = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text()
-                    flags = int(re.search(r"^flags:\s+(\d+)", info, re.MULTILINE).group(1), 8)  # type: ignore[union-attr]
-                    if target.startswith(str(root)) and flags & SYNC_FLAGS:
-                        return True
+        for entry in _entries(Path(f"/proc/{pid}/fd")):
+            with contextlib.suppress(OSError):
+                inside = os.readlink(entry).startswith(str(root))
+                info = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text()
+                flags = re.search(r"^flags:\s+(\d+)", info, re.MULTILINE)
+                if inside and flags and int(flags.group(1), 8) & os.O_DSYNC:
+                    return True
     return False
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

@@ -6,9 +6,7 @@ from benchmarks import bars, cases
 from benchmarks.bars import BARS, Bar, Source, Verdict, judge, judge_all
 from benchmarks.model import Key, Results
 
-AT_LEAST = Bar(
-    "C", "", Source("topicd", "C", "rate"), Source("redis", "C", "rate"), 6.0, at_least=True, durable=True
-)
+AT_LEAST = Bar("C", "", Source("topicd", "C", "rate"), Source("redis", "C", "rate"), 6.0, at_least=True, durable=True)
 AT_MOST = Bar(
     "A",
     "",
@@ -60,9 +58,7 @@ def test_median_of_the_rounds_is_judged():
     [(140, Verdict.STRETCH), (150, Verdict.STRETCH), (199, Verdict.MET), (201, Verdict.MISSED)],
 )
 def test_latency_is_judged_against_the_named_variant_with_stretch(ours, verdict):
-    run = results(
-        p50=[("A", "topicd", "", ours), ("A", "disk", "append", 10), ("A", "disk", "overwrite", 100)]
-    )
+    run = results(p50=[("A", "topicd", "", ours), ("A", "disk", "append", 10), ("A", "disk", "overwrite", 100)])
     assert judge(AT_MOST, run, {}).verdict is verdict
 
 
@@ -73,8 +69,7 @@ def test_absolute_limit():
 
 def test_growth_compares_the_most_stored_with_the_least():
     rows = [
-        ("growth", "topicd", f"{n:,} records", p99)
-        for n, p99 in ((10_000_000, 114), (100_000, 100), (1_000_000, 500))
+        ("growth", "topicd", f"{n:,} records", p99) for n, p99 in ((10_000_000, 114), (100_000, 100), (1_000_000, 500))
     ]
     found = judge(STEADY, results(p99=rows), {})
     assert (found.ours, found.reference, found.verdict) == (114, 100, Verdict.MET)
@@ -115,8 +110,6 @@ def test_named_variants_are_those_of_the_drivers():
     from benchmarks.drivers import redis
 
     variants = {
-        variant
-        for test in cases.TESTS
-        for variant in redis.drivers(test, cases.select([test], quick=False)[0].full)
+        variant for test in cases.TESTS for variant in redis.drivers(test, cases.select([test], quick=False)[0].full)
     }
     assert {bars.ASYNCIO, bars.REWRITTEN, "XREAD"} <= variants

@@ -7,7 +7,7 @@ from benchmarks.cases import TESTS, all_cases, select
 from benchmarks.model import Case, Figure, Load, Results
 from benchmarks.peers.base import Peer
 from benchmarks.rounds import run_case
-from benchmarks.synccheck import SyncCheck
+from benchmarks.synccheck import Span, SyncCheck, covered, parse
 
 CASE = Case("X", "X", "a test", (Figure("rate", "/s", True),), Load(), Load())
 
@@ -75,9 +75,26 @@ def test_arguments():
 
 
 def test_sync_check_tells_what_it_saw():
-    assert str(SyncCheck(50, 50, "strace")).startswith("syncs: 50 sync calls for 50")
+    assert str(SyncCheck(50, 49, "strace")).startswith("syncs: 49 of 50")
     few = SyncCheck(50, 3, "strace")
-    assert str(few) == "does not sync: 3 sync calls for 50 acknowledged appends (strace)"
+    assert str(few) == "does not sync: 3 of 50 acknowledged appends waited for a sync (strace)"
     assert few.syncs_each is False
     assert SyncCheck(50, None, "no tool").syncs_each is None
     assert str(SyncCheck(50, None, "no tool")) == "not checked: no tool"
+
+
+def test_trace_lines_become_spans_of_calls_that_succeeded():
+    lines = [
+        "4711 1700000000.100000 fdatasync(7) = 0 <0.000200>",
+        "4711 1700000000.200000 fdatasync(7 <unfinished ...>",
+        "4711 1700000000.200300 <... fdatasync resumed>) = 0 <0.000300>",
+        "4711 1700000000.300000 fdatasync(7) = -1 EIO (Input/output error) <0.000200>",
+        "4711 +++ exited with 0 +++",
+    ]
+    spans = [(round(s.start % 1, 6), round(s.end % 1, 6)) for s in parse(lines)]
+    assert spans == [(0.1, 0.1002), (0.2, 0.2003)]
+
+
+def test_sync_that_ends_after_the_acknowledgement_does_not_count():
+    appends = [Span(1.0, 1.1), Span(2.0, 2.1), Span(3.0, 3.1)]
+    assert covered(appends, [Span(1.02, 1.08), Span(2.05, 2.15), Span(2.95, 3.05)]) == 1
