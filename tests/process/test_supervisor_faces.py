@@ -48,8 +48,8 @@ def test_status_shows_every_process_with_its_page(daemon: Start) -> None:
 
 
 def test_status_shows_recovery_while_it_lasts(daemon: Start) -> None:
-    d = daemon({"wal-00": {"slow": 3600}}).start()
-    wait_for(lambda: d.socket.exists() and d.child("wal-00")["percent"] == 50.0, "progress")
+    d = daemon({"wal-00": {"slow": 3600}}).start().wait_answering()
+    wait_for(lambda: d.child("wal-00")["percent"] == 50.0, "progress")
     row = d.child("wal-00")
     assert (row["state"], row["what"]) == ("recovering", "replay")
 

@@ -139,6 +139,18 @@ class StubDaemon:
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    def wait_answering(self) -> StubDaemon:
+        """Until its socket answers, ready or not."""
+
+        def answers() -> bool:
+            try:
+                return bool(self.status())
+            except (FileNotFoundError, ConnectionRefusedError):
+                return False
+
+        wait_for(answers, "an answer")
+        return self
+
     @property
     def socket(self) -> Path:
         return self.root / "run" / "topicd.sock"

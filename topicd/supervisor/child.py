@@ -41,6 +41,7 @@ class Child:
         self.exit_code: int | None = None
         self.told_wal_ready = False
         self.wants_ids = False
+        self.failed = False  # it said that no restart can help
         self.channel: ControlChannel | None = None
         self._machine = Machine(CHILD_STATES, ChildState.BACKOFF)
         self._process: subprocess.Popen[bytes] | None = None

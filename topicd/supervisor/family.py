@@ -79,7 +79,7 @@ class Family:
             self._heed(child, now)
             self._ignore(child)
             facts = {"child": child.name, "pid": child.last_pid, "exit": child.exit_text()}
-            if wanted(child.kind):
+            if wanted(child.kind) and not child.failed:
                 log.error("process died", extra=facts)
                 self._retry_or_give_up(child, now, child.exit_text())
             else:
@@ -194,6 +194,7 @@ class Family:
                 case "need_ids":
                     child.wants_ids = True
                 case "failed":
+                    child.failed = True
                     self._fail(f"{child.name}: {message.get('message', 'no reason given')}")
                 case other:
                     log.warning("unknown message from a child", extra={"child": child.name, "event": other})

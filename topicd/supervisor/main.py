@@ -32,6 +32,8 @@ def main(context: click.Context, /, **flags: Any) -> None:
 
     Every flag can also be a TOPICD_ environment variable or a key in the TOML file; flags win, then the
     environment, then the file.
+
+    Exit codes: 0 clean stop, 1 failed, 2 wrong usage or settings, 3 the data directory is in use.
     """
     context.obj = flags
     if context.invoked_subcommand is None:
