@@ -185,6 +185,17 @@ def _rings(bell: Doorbell) -> int:
         return 0
 
 
+def test_what_is_synced_is_no_longer_held(pair: Pair) -> None:
+    for need in Need:
+        pair.submit(need.name, need, b"x" * 10)
+    pair.wal.write()
+    pair.outlet.collect()
+    assert len(pair.outlet._visible) == 2
+    pair.wal.sync()
+    pair.outlet.collect()
+    assert len(pair.outlet._visible) == 0
+
+
 # ---- no room ----
 
 

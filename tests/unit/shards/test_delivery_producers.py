@@ -56,6 +56,13 @@ def test_a_failed_batch_gives_its_number_back() -> None:
     assert table.lookup(P, 3) == (3, 99, 1)
 
 
+def test_a_failed_batch_is_in_no_snapshot_though_others_have_its_seqs_by_then() -> None:
+    table = sent(3)
+    table.take_back(P, 3)
+    [[_, last_no, answers]] = table.to_wire(visible=1000)
+    assert (last_no, [answer[0] for answer in answers]) == (2, [1, 2])
+
+
 def test_a_failure_takes_back_everything_behind_it_in_any_order() -> None:
     for order in ((5, 4, 3), (3, 4, 5), (4, 5, 3)):
         table = sent(5)

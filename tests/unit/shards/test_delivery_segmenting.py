@@ -65,6 +65,7 @@ def test_records_that_come_while_a_checkpoint_runs_are_not_in_its_bytes() -> Non
     publish(topic, [b"b"])
     assert bytes_of(draft) == before
     stored(topic, draft)
+    assert [(blob.first_seq, blob.last_seq) for blob in topic.tail] == [(2, 2)]
     assert shape(plan(topic, SETTINGS, TS)) == [(1, 2, False)]
 
 
