@@ -1,4 +1,7 @@
-"""Does a peer really sync? Each of some single durable appends must have waited for a sync call of its processes."""
+"""Does a peer really sync? Its sync calls are held up for a while; a durable append must wait for one that it began.
+
+Counting calls would not do: a peer that acknowledges first and syncs afterwards makes just as many.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,15 @@ CALLS = "fsync,fdatasync,sync_file_range,msync,syncfs"
 # A little room for a call that was under way when the tracer came.
 ENOUGH = 0.9
 ATTACH_TIMEOUT = 10.0
-# The tracer's clock is ours, read a moment later.
+# Every sync call returns this much later than it could.
+DELAY_S = 0.010
+# The tracer reads the same clock a moment later.
 CLOCK_ROOM_S = 100e-6
 FLUSHES_FIELD = 18  # of /proc/diskstats, counted from the major number
 
-# 4711 1700000000.123456 fdatasync(7) = 0 <0.000210>
-# 4711 1700000000.123456 <... fdatasync resumed>) = 0 <0.000210>
-TRACED = re.compile(r"^\d+\s+(\d+\.\d+) (<\.\.\. )?\w+.*\) += 0 <(\d+\.\d+)>$")
+# 4711 1700000000.123456 fdatasync(7) = 0 (DELAYED)
+# 4711 1700000000.123456 fdatasync(7 <unfinished ...>
+TRACED = re.compile(r"^\d+\s+(\d+\.\d+) \w+\(")
 
 
 class Span(NamedTuple):
@@ -66,25 +71,22 @@ def check(peer: Peer, scratch: Path) -> SyncCheck:
             appends = [_timed(lambda: session.append(topic, data)) for _ in range(APPENDS)]
         if syncs is None:
             return _by_flushes(lambda: session.append(topic, data), scratch)
-        synced = covered(appends, syncs)
+        synced = waited(appends, syncs)
         if not synced and _opens_for_sync(pids, peer.root):
             return SyncCheck(APPENDS, APPENDS, "files opened with O_DSYNC")
     return SyncCheck(APPENDS, synced, "strace")
 
 
-def covered(appends: Iterable[Span], syncs: list[Span]) -> int:
-    """Appends within which a sync began and ended: one that ends after the acknowledgement came too late for it."""
-    return sum(any(a.start - CLOCK_ROOM_S <= s.start and s.end <= a.end + CLOCK_ROOM_S for s in syncs) for a in appends)
+def waited(appends: Iterable[Span], syncs: list[float]) -> int:
+    """Appends within which a sync began and, held up as it was, can have returned before the acknowledgement."""
+    return sum(
+        any(a.start - CLOCK_ROOM_S <= at and at + DELAY_S <= a.end + CLOCK_ROOM_S for at in syncs) for a in appends
+    )
 
 
-def parse(lines: Iterable[str]) -> list[Span]:
-    """Sync calls that succeeded; one that another thread interrupts is printed twice, the second time with its end."""
-    spans = []
-    for line in lines:
-        if found := TRACED.match(line):
-            at, took = float(found[1]), float(found[3])
-            spans.append(Span(at - took, at) if found[2] else Span(at, at + took))
-    return spans
+def parse(lines: Iterable[str]) -> list[float]:
+    """When sync calls began; the second half of one that was interrupted is not another."""
+    return [float(found[1]) for line in lines if (found := TRACED.match(line))]
 
 
 def _timed(append: Callable[[], object]) -> Span:
@@ -94,13 +96,14 @@ def _timed(append: Callable[[], object]) -> Span:
 
 
 @contextlib.contextmanager
-def _strace(pids: list[int], scratch: Path) -> Iterator[list[Span] | None]:
-    """A list that holds the sync calls on leaving; None if tracing is not allowed here."""
+def _strace(pids: list[int], scratch: Path) -> Iterator[list[float] | None]:
+    """A list that holds the times of the sync calls on leaving; None if tracing is not allowed here."""
     output = scratch / "strace.out"
     output.unlink(missing_ok=True)
-    argv = ["strace", "-f", "-qq", "-ttt", "-T", "-e", f"trace={CALLS}", "-e", "signal=none", "-o", str(output)]
+    argv = ["strace", "-f", "-qq", "-ttt", "-e", f"trace={CALLS}", "-e", "signal=none", "-o", str(output)]
+    argv += ["-e", f"inject={CALLS}:delay_exit={int(DELAY_S * 1e6)}"]
     tracer = subprocess.Popen([*argv, *(f"-p{pid}" for pid in pids)], stderr=subprocess.DEVNULL)
-    syncs: list[Span] = []
+    syncs: list[float] = []
     try:
         yield syncs if _attached(pids, tracer) else None
     finally:
