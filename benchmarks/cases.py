@@ -97,6 +97,7 @@ def _push() -> Iterator[Case]:
                 Load(size, durable, records=600),
                 Load(size, durable, records=150) if size == 100 else None,
                 rounds=None if size == 100 else SECONDARY_ROUNDS,
+                quick_rounds=2,
             )
     yield Case(
         "fanout",
@@ -105,7 +106,8 @@ def _push() -> Iterator[Case]:
         (P50, P99, Figure("last_p50", "µs", False)),
         Load(records=200, steps=(1, 10, 100, 1000)),
         Load(records=50, steps=(1, 10, 100)),
-        rounds=2,
+        rounds=3,
+        quick_rounds=1,
     )
 
 
@@ -118,6 +120,7 @@ def _server() -> Iterator[Case]:
         Load(records=M),
         Load(records=100 * K),
         rounds=3,
+        quick_rounds=2,
     )
     mib = [Figure(name, "MiB", False) for name in ("empty", "step1", "step2")]
     yield Case(
@@ -145,6 +148,7 @@ def _scale() -> Iterator[Case]:
         figures,
         Load(seconds=2.0, records=100 * K, steps=(10, 1 * K, 10 * K)),
         Load(seconds=0.6, records=20 * K, steps=(10, 500)),
+        quick_rounds=2,
     )
     yield Case(
         "growth",
@@ -153,6 +157,7 @@ def _scale() -> Iterator[Case]:
         figures,
         Load(seconds=2.0, steps=(100 * K, M, 10 * M)),
         Load(seconds=0.6, steps=(20 * K, 200 * K)),
+        quick_rounds=2,
     )
     yield Case(
         "mixed",
@@ -162,4 +167,5 @@ def _scale() -> Iterator[Case]:
         Load(durable=True, seconds=4.0, records=M),
         Load(durable=True, seconds=1.0, records=100 * K),
         rounds=2,
+        quick_rounds=1,
     )

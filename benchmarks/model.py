@@ -59,6 +59,14 @@ class Case:
     full: Load
     quick: Load | None  # None: part of the full run only
     rounds: int | None = None  # upper limit, for what is slow or steady
+    quick_rounds: int | None = None
+
+    def load(self, quick: bool) -> Load:
+        return self.quick if quick and self.quick else self.full
+
+    def rounds_of(self, wanted: int, quick: bool) -> int:
+        limits = [self.rounds, self.quick_rounds if quick else None]
+        return min([wanted, *(limit for limit in limits if limit is not None)])
 
     @property
     def headline(self) -> Figure:

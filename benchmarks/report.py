@@ -60,7 +60,7 @@ def _case(case: Case, results: Results, quick: bool) -> dict[str, Any]:
     return {
         "id": case.id,
         "title": case.title,
-        "load": asdict(case.quick if quick and case.quick else case.full),
+        "load": asdict(case.load(quick)),
         "units": {figure.name: figure.unit for figure in case.figures},
         "results": rows,
         "failures": {f"{k.peer} {k.variant}".strip(): why for k, why in results.failures.items() if k.case == case.id},

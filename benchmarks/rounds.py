@@ -24,9 +24,8 @@ def run_cases(cases: Sequence[Case], peers: Sequence[Peer], *, quick: bool, roun
     results = Results()
     started = time.monotonic()
     for case in cases:
-        load = case.quick if quick and case.quick else case.full
         say(f"[{time.monotonic() - started:5.0f} s] {case.title}")
-        run_case(case, load, peers, min(rounds, case.rounds or rounds), results)
+        run_case(case, case.load(quick), peers, case.rounds_of(rounds, quick), results)
     say(f"[{time.monotonic() - started:5.0f} s] done")
     return results
 
