@@ -10,7 +10,7 @@ import click
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.ask import confirm
 from topicd.cli.human import count, size
-from topicd.cli.names import known_topic
+from topicd.cli.names import complete_topics, known_topic
 from topicd.cli.read import match_of
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
 
@@ -33,7 +33,7 @@ class Matching(NamedTuple):
 
 
 @verb("delete", examples=EXAMPLES)
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--before", type=click.IntRange(min=1), metavar="SEQ", help="Only records below this seq.")
 @click.option("--tag", metavar="TAG", help="Only records with that tag.")
 @click.option("--tag-prefix", metavar="TEXT", help="Only records whose tag begins so.")

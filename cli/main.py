@@ -21,6 +21,7 @@ VERBS = {
     "read": Lazy("topicd.cli.read:read", "Print the records of a topic."),
     "watch": Lazy("topicd.cli.watch:watch", "Print records of topics as they are stored."),
     "topic": Lazy("topicd.cli.topic:topic", "List, show, create, configure and delete topics."),
+    "consumer": Lazy("topicd.cli.consumer:consumer", "Read as, show, move and remove named consumers."),
     "delete": Lazy("topicd.cli.delete:delete", "Delete records of a topic."),
     "status": Lazy("topicd.cli.status:status", "Show how the daemon and its processes are."),
     "shards": Lazy("topicd.cli.daemon:shards", "Show the counters of each shard."),

@@ -14,6 +14,7 @@ import click
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import CliError, Exit, as_cli_error
+from topicd.cli.names import complete_topics, near_topics
 from topicd.errors import TopicdError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ topicctl publish images --from-file logo.png --raw    # the whole file as one re
 
 
 @verb("publish", examples=EXAMPLES)
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("data", required=False)
 @click.option("--from-file", "-f", type=click.Path(), metavar="FILE", help="Take records from a file; - is stdin.")
 @click.option("--lines", "form", flag_value="lines", help="A record per line (the default for files and stdin).")
@@ -118,8 +119,8 @@ def _publish_all(
     chunks = lines(fd, envelope if ndjson else None)
     total = stored_size(fd)
     first = last = stored = 0
-    began = time.monotonic()
     with app.connect() as client, Bar(f"publish {topic}", total, "bytes") as bar:
+        began = time.monotonic()
         try:
             for records, consumed in _with_meta(chunks, meta):
                 if records:
@@ -168,8 +169,6 @@ def _summary(app: App, topic: str, first: int, last: int, stored: int, seconds: 
 def _note_new_topic(client: Client, topic: str, seq: int) -> None:
     """Record 1 of a topic whose name is nearly that of another: perhaps a typo made it."""
     if seq == 1 and sys.stderr.isatty():
-        from topicd.cli.names import near_topics
-
         near = near_topics(client, topic)
         if near:
             click.echo(f"note: {topic!r} is a new topic{near}", err=True)

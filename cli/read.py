@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topicd.cli.app import App, pass_app, verb
-from topicd.cli.names import known_topic
+from topicd.cli.names import complete_topics, known_topic
 from topicd.cli.places import PLACE, RULE
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
 
@@ -58,7 +58,7 @@ def form_options(function: Any) -> Any:
 
 
 @verb("read", examples=EXAMPLES)
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--from", "start", type=PLACE, metavar="PLACE", help=f"Where to begin: {RULE} [default: earliest].")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Begin N records before the end.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")

@@ -13,7 +13,7 @@ from topicd.cli.ask import confirm
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, did_you_mean
 from topicd.cli.human import count, local_time, size
-from topicd.cli.names import known_topic
+from topicd.cli.names import complete_topics, known_topic
 from topicd.cli.render import Column
 from topicd.errors import TopicNotFound
 from topicd.model import TopicConfig
@@ -59,7 +59,7 @@ def list_topics(app: App, prefix: str, limit: int | None) -> None:
 
 
 @topic.verb("show", examples="topicctl topic show orders")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @pass_app
 def show(app: App, name: str) -> None:
     """Show what TOPIC holds and how it is configured."""
@@ -92,7 +92,7 @@ def show(app: App, name: str) -> None:
     topicctl topic create orders durability=fsync cap_records=1000000
     """,
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--if-missing", is_flag=True, help="Leave a topic that exists as it is.")
 @pass_app
@@ -118,7 +118,7 @@ def create(app: App, name: str, settings: tuple[str, ...], if_missing: bool) -> 
     topicctl topic config orders ttl_ms=86400000 cap_bytes=1GiB
     """,
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...")
 @pass_app
 def config(app: App, name: str, settings: tuple[str, ...]) -> None:
@@ -132,7 +132,7 @@ def config(app: App, name: str, settings: tuple[str, ...]) -> None:
 
 
 @topic.verb("delete", examples="topicctl topic delete orders --yes")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.option("--if-empty", is_flag=True, help="Refuse when it holds records.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @pass_app

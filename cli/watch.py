@@ -13,7 +13,7 @@ import click
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import CliError, Exit
-from topicd.cli.names import near_topics
+from topicd.cli.names import complete_topics, near_topics
 from topicd.cli.places import PLACE, RULE
 from topicd.cli.read import filter_options, follow_on, form_options, match_of
 from topicd.errors import InvalidRequest, TopicNotFound
@@ -34,7 +34,7 @@ topicctl watch orders --tag-prefix eu/ --limit 1
 
 
 @verb("watch", examples=EXAMPLES)
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option(
     "--from", "start", type=PLACE, default="latest", metavar="PLACE", help=f"Where to begin: {RULE} [default: latest]."
 )
