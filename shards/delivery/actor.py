@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from topicd.clock import ManualClock, SystemClock
 from topicd.config import Settings
-from topicd.errors import InvalidRequest, Throttled, TopicdError, TopicNotFound, Unauthorized
+from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, TopicNotFound
 from topicd.ipc.unixsock import peer_credentials
 from topicd.shards.delivery.append import Appender
 from topicd.shards.delivery.checkpoint import Checkpointer
@@ -213,7 +213,7 @@ class Actor:
         if sock.family == socket.AF_UNIX:
             _, uid, _ = peer_credentials(sock)
             if uid not in self.settings.uids:
-                return Unauthorized(f"uid {uid} is not allowed to connect", uid=uid)
+                return Forbidden(f"uid {uid} may not connect; see the setting allowed_uids", uid=uid)
         else:
             session.needs_token = True
         self.sessions.add(session)
