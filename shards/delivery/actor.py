@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from topicd.clock import ManualClock, SystemClock
 from topicd.config import Settings
-from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, TopicNotFound
+from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, TopicNotFound, Unauthorized
 from topicd.ipc.unixsock import peer_credentials
 from topicd.shards.delivery.append import Appender
 from topicd.shards.delivery.checkpoint import Checkpointer
