@@ -122,6 +122,22 @@ def _mode(value: Any) -> str:
     return value
 
 
+def _address(value: Any) -> str:
+    """host:port, or nothing; an IPv6 host stands in brackets."""
+    if value == "":
+        return ""
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ValueError("must be host:port, for example 127.0.0.1:7410")
+    return str(value)
+
+
+def _file(value: Any) -> str:
+    if not isinstance(value, str | Path) or "\0" in str(value):
+        raise ValueError("must be the path of a file")
+    return str(Path(value).expanduser()) if str(value) else ""
+
+
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "size": _size,
     "count": _count,
@@ -131,4 +147,6 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "path": _path,
     "uids": _uids,
     "mode": _mode,
+    "address": _address,
+    "file": _file,
 }
