@@ -16,6 +16,7 @@ from pathlib import Path
 # sun_path has 108 bytes, the last of which is zero.
 PATH_MAX = 107
 _PROBE_TIMEOUT_S = 1.0
+_TIMEVAL = struct.Struct("ll")  # seconds, microseconds
 _UCRED = struct.Struct("iII")  # pid, uid, gid, in the machine's own layout
 
 
@@ -39,12 +40,20 @@ def listen(path: Path, mode: int, backlog: int = 1024) -> socket.socket:
 
 
 def connect(path: Path, timeout: float | None = None) -> socket.socket:
-    """A connected blocking socket with that timeout; OSError as connect() gives it."""
+    """A connected blocking socket with that timeout; OSError as connect() gives it.
+
+    A full backlog is waited for: Linux does so only on a socket without O_NONBLOCK, so the kernel keeps the time.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.settimeout(timeout)
+        _set_send_timeout(sock, timeout or 0.0)
         with _short(path) as address:
             sock.connect(address)
+        _set_send_timeout(sock, 0.0)
+        sock.settimeout(timeout)
+    except BlockingIOError:
+        sock.close()
+        raise TimeoutError(errno.ETIMEDOUT, "nobody accepted the connection in time", os.fspath(path)) from None
     except BaseException:
         sock.close()
         raise
@@ -61,6 +70,11 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(raw)
     return pid, uid, gid
+
+
+def _set_send_timeout(sock: socket.socket, seconds: float) -> None:
+    """Zero: no limit."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000)))
 
 
 @contextmanager

@@ -24,6 +24,7 @@ IDLE_S = 10.0
 MAX_REQUEST = 64 * KIB
 MAX_OUTBOX = 2 * MIB
 _PIECE = 64 * KIB
+_ACCEPTS = 64  # per turn: a burst of clients does not keep the loop from its children
 
 Answer = Callable[[int, dict[str, Any]], dict[str, Any]]
 log = logging.getLogger(__name__)
@@ -68,18 +69,22 @@ class Front:
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _accept(self, mask: int) -> None:
-        if self._listener is None:
-            return
+        for _ in range(_ACCEPTS):
+            if self._listener is None or self._paused or not self._accept_one(self._listener):
+                return
+
+    def _accept_one(self, listener: socket.socket) -> bool:
+        """False if nobody waits."""
         try:
-            sock, _ = self._listener.accept()
+            sock, _ = listener.accept()
         except BlockingIOError:
-            return
+            return False
         except OSError as exc:
             # Out of descriptors, for example: the listener stays readable, so look away until resume().
             log.warning("connection not accepted", extra={"error": exc})
-            self._selector.unregister(self._listener)
+            self._selector.unregister(listener)
             self._paused = True
-            return
+            return False
         sock.setblocking(False)
         session = Session(sock)
         self._sessions[sock.fileno()] = session
@@ -89,6 +94,7 @@ class Front:
             self._refuse(session, Forbidden(f"uid {uid} may not connect; see the setting allowed_uids"))
         elif len(self._sessions) > MAX_CONNECTIONS and not self._make_room(session):
             self._refuse(session, Throttled("too many connections", limit=MAX_CONNECTIONS, retry_after_ms=1000))
+        return True
 
     def _make_room(self, newcomer: Session) -> bool:
         idlest = min((s for s in self._sessions.values() if s is not newcomer), key=lambda s: s.active_at)

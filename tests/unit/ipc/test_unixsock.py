@@ -6,6 +6,8 @@ import errno
 import os
 import socket
 import stat
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,22 @@ def test_socket_of_a_server_with_a_full_backlog_is_left_alone(tmp_path: Path) ->
         assert caught.value.errno == errno.EADDRINUSE
         for client in waiting:
             client.close()
+
+
+def test_connect_waits_for_a_full_backlog_until_its_timeout(tmp_path: Path) -> None:
+    with unixsock.listen(tmp_path / "a.sock", 0o660, 0) as listener, ExitStack() as held:
+        held.enter_context(unixsock.connect(tmp_path / "a.sock", 5))
+        with pytest.raises(TimeoutError):
+            unixsock.connect(tmp_path / "a.sock", 0.05)
+
+        def accept_one() -> None:
+            listener.accept()[0].close()
+
+        late = threading.Timer(0.05, accept_one)
+        late.start()
+        client = held.enter_context(unixsock.connect(tmp_path / "a.sock", 30))
+        assert client.gettimeout() == 30
+        late.join()
 
 
 def test_a_file_that_is_no_socket_is_never_removed(tmp_path: Path) -> None:
