@@ -6,6 +6,7 @@ source and rule.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
@@ -75,6 +76,14 @@ class Settings:
         "uids", "", "users that may connect, comma-separated; empty: the daemon's own user and root"
     )
     socket_mode: str = _setting("mode", "0660", "permission bits of the sockets, octal")
+    listen_tcp: str = _setting(
+        "address",
+        "",
+        "host:port for clients on other machines; delivery shard i listens on port + i; empty: none",
+    )
+    tls_cert: str = _setting("file", "", "certificate chain for listen_tcp, PEM")
+    tls_key: str = _setting("file", "", "its private key, PEM")
+    tokens_file: str = _live("file", "", "tokens for listen_tcp, made by `topicctl token create`")
     max_topics: int = _live("count", 100_000, "topics in all", low=1, high=NO_LIMIT)
     max_connections: int = _live("count", 10_000, "connections per delivery shard", low=1, high=1_000_000)
     max_inflight_bytes: int = _live(
@@ -120,8 +129,26 @@ class Settings:
                 f"wal_file_bytes ({values.format_size(self.wal_file_bytes)}) must be at least twice "
                 f"ring_bytes ({values.format_size(self.ring_bytes)})"
             )
+        if self.listen_tcp and not self.tokens_file:
+            raise ConfigError("listen_tcp needs tokens_file: nobody is let in without a token")
+        if self.listen_tcp and not (self.tls_cert and self.tls_key) and not self._is_loopback():
+            raise ConfigError(
+                f"listen_tcp {self.listen_tcp} is not a loopback address: tls_cert and tls_key are needed"
+            )
         if self.data_dir == self.run_dir:
             raise ConfigError(f"data_dir and run_dir must differ, both are {self.data_dir}")
+
+    @property
+    def tcp_host_port(self) -> tuple[str, int]:
+        host, _, port = self.listen_tcp.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def _is_loopback(self) -> bool:
+        host, _ = self.tcp_host_port
+        try:
+            return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
 
     @property
     def uids(self) -> frozenset[int]:

@@ -7,6 +7,8 @@ import contextlib
 import gc
 import logging
 import signal
+import ssl
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -14,6 +16,7 @@ import uvloop
 from topicd import _native
 from topicd.clock import Clock, ManualClock, SystemClock
 from topicd.config import Settings
+from topicd.errors import FormatError
 from topicd.ipc import control, unixsock
 from topicd.ipc.ring import RingProducer
 from topicd.ipc.slots import Slots
@@ -26,6 +29,7 @@ from topicd.shards.delivery.outlet import Outlet
 from topicd.shards.delivery.recovery import Recovery
 from topicd.shards.delivery.session import Session
 from topicd.shards.runtime import Shard
+from topicd.tokens import TokenFile
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +50,7 @@ def serve(shard: Shard) -> None:
 class DeliveryShard:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
+        self._remote: asyncio.Server | None = None
         self._stop = asyncio.Event()
         self._wal_ready = asyncio.Event()
 
@@ -138,8 +143,31 @@ class DeliveryShard:
         path = shard.run.delivery_socket(shard.boot.index)
         sock = unixsock.listen(path, shard.settings.mode, _BACKLOG)
         self._server = await actor.loop.create_unix_server(lambda: Session(actor), sock=sock)
+        if shard.settings.listen_tcp:
+            self._remote = await self._listen_tcp()
         self._handout = Handout(actor)
         self._handout.open(unixsock.listen(shard.run.history_socket(shard.boot.index), shard.settings.mode, _BACKLOG))
+
+    async def _listen_tcp(self) -> asyncio.Server:
+        """For other machines: the same protocol, a token in HELLO, TLS."""
+        actor, settings = self._actor, self._shard.settings
+        host, port = settings.tcp_host_port
+        actor.tokens = TokenFile.load(Path(settings.tokens_file))
+        actor.tcp_ports = [port + i for i in range(actor.delivery_shards)]
+        context = None
+        if settings.tls_cert:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            try:
+                context.load_cert_chain(settings.tls_cert, settings.tls_key)
+            except (OSError, ssl.SSLError) as exc:
+                raise FormatError(f"tls_cert {settings.tls_cert} and tls_key cannot be used: {exc}") from None
+        try:
+            return await actor.loop.create_server(
+                lambda: Session(actor), host, port + actor.index, ssl=context, backlog=_BACKLOG
+            )
+        except OSError as exc:
+            raise FormatError(f"listen_tcp: cannot listen on {host}:{port + actor.index}: {exc}") from None
 
     def _serve_bell(self) -> None:
         actor = self._actor
@@ -171,6 +199,11 @@ class DeliveryShard:
         settings = Settings.from_wire(wire)
         self._shard.settings = settings
         self._actor.use_settings(settings)
+        if settings.listen_tcp and self._remote is not None:
+            try:
+                self._actor.tokens = TokenFile.load(Path(settings.tokens_file))
+            except FormatError as exc:
+                log.error("tokens not reloaded, the old ones stay", extra={"error": str(exc)})
         logging.getLogger().setLevel(settings.log_level.upper())
 
     async def _heartbeat(self) -> None:
@@ -191,6 +224,8 @@ class DeliveryShard:
         self._shard.stats.state = "draining"
         actor.draining = True
         self._server.close()
+        if self._remote is not None:
+            self._remote.close()
         self._handout.close()
         deadline = actor.loop.time() + _DRAIN_S
         while not all(outlet.idle for outlet in actor.outlets) and actor.loop.time() < deadline:
