@@ -6,7 +6,6 @@ source and rule.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
@@ -144,6 +143,8 @@ class Settings:
         return host.strip("[]"), int(port)
 
     def _is_loopback(self) -> bool:
+        import ipaddress
+
         host, _ = self.tcp_host_port
         try:
             return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -223,7 +223,11 @@ class Actor:
         """The rights of a connection that no user id vouches for."""
         if self.tokens is None:
             raise Unauthorized("this daemon knows no tokens")
-        return self.tokens.authorize(secret, SystemClock().now_ms())
+        try:
+            return self.tokens.authorize(secret, SystemClock().now_ms())
+        except Unauthorized as exc:
+            log.warning("connection refused", extra={"reason": exc.message})
+            raise
 
     def share_of(self, limit: int) -> int | None:
         """This shard's share of a limit for all: together the shards never exceed it. None: no limit."""
