@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from topicd.client.wire import Hello
-from topicd.errors import ConnectionLost, InvalidRequest
+from topicd.errors import ConnectionLost, InvalidRequest, WrongShard
 from topicd.paths import RunDir
 from topicd.placement import delivery_shard
 
@@ -90,7 +90,7 @@ class Directory:
             return str(self.path)
         paths = self.map.paths
         if shard >= len(paths):
-            raise ConnectionLost(f"there is no shard {shard} any more, the daemon has {len(paths)}")
+            raise WrongShard(f"there is no shard {shard} any more, the daemon has {len(paths)}")
         # A map seen through another mount or a relative run directory still names files next to the front
         # door.
         return paths[shard] if os.path.isabs(paths[shard]) else str(self.path.parent / paths[shard])

@@ -35,6 +35,7 @@ class Spread(Generic[L]):
         self._context = context
         self._make = make
         self._halt = halt
+        self._paths = context.directory.map.paths
         self._lines: dict[str, Line] = {}
         self._links: dict[int, L] = {}
         self._where: dict[Line, L] = {}
@@ -80,8 +81,14 @@ class Spread(Generic[L]):
         link.appender.attach(line)
         self._where[line] = link
 
+    @property
+    def outdated(self) -> bool:
+        """A link met other shards than expected, or somebody else has heard of them."""
+        return self._paths != self._context.directory.map.paths or any(link.moved for link in self._links.values())
+
     def spread(self) -> None:
         """Topics have other shards now: everything unanswered goes on there, in order."""
+        self._paths = self._context.directory.map.paths
         lines: list[Line] = []
         for link in self._links.values():
             link.close()
@@ -105,7 +112,7 @@ class Links(Spread[Link]):
     def turn(self) -> None:
         for link in list(self._links.values()):
             link.turn()
-        if any(link.moved for link in self._links.values()):
+        if self.outdated:
             with contextlib.suppress(TopicdError):
                 self._engine.refresh(DIAL_S)
             self.spread()

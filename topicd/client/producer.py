@@ -75,6 +75,7 @@ class Producer:
         self._failed: list[Parcel] = []
         self._closed = False
         self._wakes_at = 0.0
+        self._polled: list[tuple[int, int]] = []
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="topicd-producer", daemon=True)
         self._thread.start()
@@ -111,7 +112,7 @@ class Producer:
             parcel.nbytes += len(data)
             if index + 1 >= self._max_records or parcel.nbytes >= self._max_bytes or not self._linger:
                 self._seal(parcel)
-                self._links.turn()
+                self._advance()
         if self._settled:
             self._report()
         return Delivery(parcel, index)
@@ -150,7 +151,7 @@ class Producer:
             parcel = self._begin(topic)
             del self._open[topic]
             self._submit(parcel, frames, count)
-            self._links.turn()
+            self._advance()
         return parcel
 
     def _begin(self, topic: str) -> Parcel:
@@ -177,13 +178,12 @@ class Producer:
 
         for parcel in list(self._open.values()):
             self._seal(parcel)
-        self._links.turn()
+        self._advance()
         if room():
             return
         full = Throttled(f"{self._unsettled} batches are unacknowledged", limit="max_inflight")
         if self._on_full == "raise":
             raise full
-        self._ring()
         if not self._changed.wait_for(room, self._timeout):
             raise full
 
@@ -209,6 +209,13 @@ class Producer:
         parcel.count = count
         parcel.deadline = self._now() + self._timeout
         self._links.submit(parcel)
+
+    def _advance(self) -> None:
+        """A turn in the caller's thread; ours is woken only if it waits for the wrong things now."""
+        self._links.turn()
+        due = self._links.wake_at()
+        if (due is not None and due < self._wakes_at) or self._sockets() != self._polled:
+            self._ring()
 
     # ---- outcomes ----
 
@@ -249,8 +256,7 @@ class Producer:
         with self._changed:
             for parcel in list(self._open.values()):
                 self._seal(parcel)
-            self._links.turn()
-            self._ring()
+            self._advance()
             done = self._changed.wait_for(lambda: self._unsettled == 0, timeout)
             failed = [parcel for parcel in self._failed if not parcel.observed]
             self._failed = []
@@ -312,12 +318,20 @@ class Producer:
         self._wakes_at = min(times) if times else NEVER
         return None if not times else max(0.0, self._wakes_at - self._now())
 
+    def _sockets(self) -> list[tuple[int, int]]:
+        """(descriptor, events) to wait for."""
+        return [
+            (link.fileno(), select.POLLIN | (select.POLLOUT if link.wants_write else 0))
+            for link in self._links.links
+            if link.connected
+        ]
+
     def _poll(self) -> select.poll:
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
-        for link in self._links.links:
-            if link.connected:
-                poll.register(link.fileno(), select.POLLIN | (select.POLLOUT if link.wants_write else 0))
+        self._polled = self._sockets()
+        for descriptor, events in self._polled:
+            poll.register(descriptor, events)
         return poll
 
     def _silence(self) -> None:

@@ -94,6 +94,7 @@ class Watch:
         self._on_gap = checked_on_gap(on_gap)
         self._window = WINDOW_BATCHES * batch_bytes
         self._feeds: dict[int, Feed] = {}
+        self._planned: tuple[str, ...] = ()
         self._selector: selectors.BaseSelector | None = None
         self._ready: deque[tuple[Feed, Connection, Batch] | TopicdError] = deque()
         self._records: Iterator[Record] = iter(())
@@ -116,6 +117,7 @@ class Watch:
 
     def _plan(self) -> None:
         directory = self._engine.directory
+        self._planned = directory.map.paths
         if self._wanted.pattern is not None:
             groups: dict[int, list[str]] = {shard: [] for shard in directory.shards()}
         else:
@@ -141,6 +143,9 @@ class Watch:
         patience = Patience(self._engine.tempo, self._engine.timeout)
         todo = [lost]
         while todo and not self._closed:
+            if self._planned != self._engine.directory.map.paths:
+                self._plan()
+                todo = list(self._feeds.values())
             try:
                 gone = todo[-1].open(patience.remaining())
                 if self._wanted.pattern is None:
