@@ -133,7 +133,17 @@ class Wire:
                 if reply.request_id == request_id:
                     del self._inbox[i]
                     return reply
-            self._fill(deadline)
+            try:
+                self._fill(deadline)
+            except (Closed, ConnectionResetError):
+                self._raise_refusal()
+                raise
+
+    def _raise_refusal(self) -> None:
+        """An error with id 0 says why the whole connection was closed."""
+        for reply in self._inbox:
+            if reply.op == Op.ERROR and reply.request_id == 0:
+                raise from_wire(reply.map)
 
     def quiet(self, seconds: float) -> bool:
         """Does nothing come for so long?"""
