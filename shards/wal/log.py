@@ -37,6 +37,8 @@ class WalLog:
     def open(self, lsn: int, first_lsn: int | None) -> None:
         """Go on at lsn, in the file that begins at first_lsn, or in a new file when that one is not usable."""
         self._fs.mkdir(self._directory)
+        # Also when it was there: a start before this one may not have come to the sync.
+        self._fs.sync_dir(self._directory.parent)
         self._spares.open()
         self.lsn = self.synced_lsn = lsn
         if first_lsn is not None and self._reopen(first_lsn):

@@ -103,6 +103,9 @@ def open_format(fs: Fs, data: DataDir) -> Format:
         return _parse(data, read_all(fs, data.format, _FORMAT_MAX))
     if fs.exists(data.identity) or fs.listdir(data.wal) or fs.listdir(data.topics):
         raise FormatError(f"{data.format} is missing although there is data; restore it from a backup")
+    # Their names become durable with FORMAT's; shards only add to them.
+    for directory in (data.meta, data.wal, data.topics):
+        fs.mkdir(directory)
     made = Format(FORMAT_VERSION, SystemClock().now_ms(), secrets.randbits(64))
     text = json.dumps(made._asdict(), indent=2) + "\n"
     _write(fs, data, text.encode())
