@@ -7,6 +7,7 @@ followers; sessions flush; the WAL shards are rung. Everything else is a timer.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import socket
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STALLED_MESSAGE_S = 30.0
+TOP_TOPICS = 20  # whose figures are on the stats page
 _SLOWEST_BYTES_S = 1 << 20  # a long message may take longer, if it comes at this pace
 
 
@@ -86,6 +88,8 @@ class Actor:
         self.evicted_total = 0
         self.deleted_total = 0
         self.lagged_total = 0
+        self.tombstones_total = 0
+        self.throttled_total = 0
         self.loop_lag_ms = 0.0
         self.damage: list[str] = []
 
@@ -257,15 +261,29 @@ class Actor:
     # ---- tests ----
 
     def debug(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Only with test_clock: move the clock, force a checkpoint."""
+        """Only with test_clock: move the clock by so much or to a time, force a checkpoint or a snapshot."""
         clock = self.clock
         if not isinstance(clock, ManualClock):
             raise InvalidRequest("debug requests need the test clock")
         if "advance_ms" in body:
             clock.advance(int(body["advance_ms"]))
+        if "set_ms" in body:
+            clock.advance(int(body["set_ms"]) - clock.now_ms())
+        counters = self.checkpointer.counters()
         if body.get("checkpoint"):
             self.checkpointer.checkpoint_now()
-        return {"now_ms": clock.now_ms()}
+        if body.get("snapshot"):
+            self.checkpointer.snapshot_now()
+        return {"now_ms": clock.now_ms(), "damage": len(self.damage), **counters}
+
+    def _top_topics(self) -> list[list[Any]]:
+        """[name, newest seq, records, bytes, largest consumer lag] of the topics written last: bounded, whatever
+        the number of topics."""
+        recent = heapq.nlargest(TOP_TOPICS, self.topics.by_name.values(), key=lambda topic: topic.last_write_ms)
+        return [
+            [topic.name[:64], topic.visible, topic.count, topic.bytes, self.cursors.largest_lag(topic)]
+            for topic in recent
+        ]
 
     def counters(self) -> dict[str, Any]:
         return {
@@ -276,6 +294,9 @@ class Actor:
             "evicted": self.evicted_total,
             "deleted": self.deleted_total,
             "lagged": self.lagged_total,
+            "tombstones": self.tombstones_total,
+            "throttled": self.throttled_total,
+            "top_topics": self._top_topics(),
             "in_flight_bytes": sum(outlet.in_flight_bytes for outlet in self.outlets),
             "ring_backlog_bytes": sum(outlet.backlog_bytes for outlet in self.outlets),
             **self.checkpointer.counters(),

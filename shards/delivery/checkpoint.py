@@ -141,6 +141,9 @@ class Checkpointer:
     def checkpoint_now(self) -> None:
         self._start()
 
+    def snapshot_now(self) -> None:
+        self._start_snapshot()
+
     def relieve(self) -> None:
         """During recovery memory is bounded too: store what exceeds the bound at once."""
         if self._tail_bytes >= self._actor.settings.checkpoint_bytes:

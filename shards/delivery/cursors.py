@@ -66,6 +66,14 @@ class Cursors:
         else:
             topic.consumers[str(body["name"])] = Cursor(str(body["name"]), int(body["acked"]), ts)
 
+    def largest_lag(self, topic: Topic) -> int:
+        """Of the consumer that is furthest behind; 0 without consumers."""
+        return max((self._lag(topic, cursor) for cursor in topic.consumers.values()), default=0)
+
+    @staticmethod
+    def _lag(topic: Topic, cursor: Cursor) -> int:
+        return max(0, topic.visible - max(cursor.acked, topic.earliest - 1))
+
     def free_acked(self, topic: Topic) -> None:
         """retain: acked. A topic nobody consumes by name keeps everything."""
         if topic.config.retain != "acked" or not topic.consumers:
@@ -130,12 +138,11 @@ class Cursors:
         return cursor
 
     def _row(self, topic: Topic, cursor: Cursor) -> dict[str, Any]:
-        behind = max(0, topic.visible - max(cursor.acked, topic.earliest - 1))
         return {
             "name": cursor.name,
             "acked_seq": cursor.acked,
             "head_seq": topic.visible,
-            "lag": behind,
+            "lag": self._lag(topic, cursor),
             "updated_ts": cursor.updated_ms,
             "topic_id": topic.id,
         }

@@ -324,6 +324,8 @@ class Session(asyncio.BufferedProtocol):
         return PERFORMANCE.pack(total, 0.0 if synced else total, total if synced else 0.0, 0, 0.0)
 
     def refused(self, request_id: int, error: TopicdError) -> None:
+        if isinstance(error, Throttled):
+            self.actor.throttled_total += 1
         self.write(error_message(request_id, error))
         self.actor.flush_later(self)
 
@@ -358,6 +360,7 @@ class Session(asyncio.BufferedProtocol):
             body: dict[str, Any] = {}
             if answer.tombstone is not None:
                 flags |= FLAG_TOMBSTONE
+                self.actor.tombstones_total += 1
                 body["tombstone"] = answer.tombstone.to_wire()
             if performance is not None:
                 flags |= FLAG_PERFORMANCE
