@@ -157,6 +157,16 @@ def test_a_full_disk_fails_the_job_and_room_makes_it_succeed(topic: Topic) -> No
     assert list(contents(disk.image(0), topic.dir).records) == seqs(1, 30)
 
 
+def test_bytes_that_a_failed_attempt_left_behind_the_end_are_cut(disk: FakeDisk, topic: Topic) -> None:
+    long = topic.copy().job(20)
+    assert not run_checkpoint(FaultFs(disk, fail_at=2, only=on("pwrite")), [long])[0].stored
+    topic.append(disk, 5, seal=True)
+    found = contents(disk.image(0), topic.dir)
+    intact(found, topic)
+    assert found.loaded.damage == []
+    assert list(found.records) == seqs(1, 5)
+
+
 def test_a_shorter_file_than_expected_is_damage_not_a_hole(disk: FakeDisk, topic: Topic) -> None:
     topic.append(disk, 10)
     file = disk.open(topic.file("data"), write=True)

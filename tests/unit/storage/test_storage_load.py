@@ -206,6 +206,18 @@ def test_valid_frames_behind_a_bad_one_are_cut_but_not_silently(disk: FakeDisk, 
     assert load_segments(disk, three.dir).cuts == []
 
 
+def test_a_cut_is_durable_before_the_seqs_are_given_out_again(disk: FakeDisk, three: Topic) -> None:
+    """Or a frame that was cut could come back beside the new record of its seq."""
+    append_bytes(disk, three, b"\xa5" * 100 + frames(7, 61, 3))
+    disk.sync_filesystem(three.dir)
+    load_segments(disk, three.dir)
+    assert (
+        disk.image(0).size(three.file("data"))
+        == disk.size(three.file("data"))
+        == offset(three, 60) + len(frames(7, 60, 1))
+    )
+
+
 @pytest.mark.parametrize("stranger", [frames(8, 61, 2), frames(7, 60, 2), frames(7, 1, 2)])
 def test_frames_that_do_not_belong_are_cut(disk: FakeDisk, three: Topic, stranger: bytes) -> None:
     append_bytes(disk, three, stranger)

@@ -1,0 +1,232 @@
+"""Do the tests notice a missing sync? Takes each one away, in a copy of the source, and runs the storage
+tests.
+
+    python -m tests.unit.storage.mutants [part of a name]
+
+Every mutant must be killed. The list is also the answer to "why is this call here?".
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[3]
+STORAGE = Path("shards/storage")
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = [
+    Mutant("small files: bytes not synced before the rename", "fs.py", "            file.sync()\n", ""),
+    Mutant(
+        "small files: name not synced",
+        "fs.py",
+        "path, parts), path)\n    fs.sync_dir(path.parent)",
+        "path, parts), path)",
+    ),
+    Mutant(
+        "checkpoint: data not synced",
+        "checkpoint.py",
+        "                    work.run(work.file.sync_data)",
+        "                    pass",
+    ),
+    Mutant(
+        "checkpoint: many files not synced",
+        "checkpoint.py",
+        "            _for_each_root(works, fs.sync_filesystem)",
+        "            pass",
+    ),
+    Mutant("checkpoint: topic's name not synced", "checkpoint.py", "    _for_each_root(created, fs.sync_dir)\n", ""),
+    Mutant(
+        "checkpoint: segment's name not synced",
+        "checkpoint.py",
+        "        work.run(fs.sync_dir, work.job.topic_dir)",
+        "        pass",
+    ),
+    Mutant(
+        "checkpoint: index before the sync",
+        "checkpoint.py",
+        "            work.run(write, fs, work)\n",
+        "            work.run(write, fs, work)\n"
+        "            isinstance(work.job, AppendJob) and work.run(_write_index, fs, work.job)\n",
+    ),
+    Mutant(
+        "checkpoint: successors do not wait",
+        "checkpoint.py",
+        "        turn = seen.get(work.job.topic_dir, 0)",
+        "        turn = 0",
+    ),
+    Mutant(
+        "checkpoint: successors of a failure go on",
+        "checkpoint.py",
+        "            if work.job.topic_dir in failed:",
+        "            if False:",
+    ),
+    Mutant(
+        "checkpoint: leftovers of a failure stay",
+        "checkpoint.py",
+        "        file.truncate(offset + length)",
+        "        pass",
+    ),
+    Mutant("seal: index not synced", "seal.py", "        _sync_index(fs, topic_dir, first_seq)", "        pass"),
+    Mutant(
+        "marks: bytes not synced",
+        "deletions.py",
+        "        file.sync_data()\n    finally:\n        file.close()\n\n\ndef write",
+        "        pass\n    finally:\n        file.close()\n\n\ndef write",
+    ),
+    Mutant("marks: name not synced", "deletions.py", "                fs.sync_dir(topic_dir)", "                pass"),
+    Mutant(
+        "marks: torn tail not cut",
+        "deletions.py",
+        "            file.truncate(marks.end)",
+        "            pass",
+    ),
+    Mutant(
+        "marks: dropped though they say more",
+        "deletions.py",
+        "                return False",
+        "                pass",
+    ),
+    Mutant(
+        "rewrite: copies' names not synced",
+        "rewrite.py",
+        "        fs.sync_dir(topic_dir)\n    except OSError:",
+        "    except OSError:",
+    ),
+    Mutant(
+        "rewrite: decision not synced",
+        "rewrite.py",
+        "        fs.sync_dir(topic_dir)\n        for path in decided:",
+        "        for path in decided:",
+    ),
+    Mutant(
+        "rewrite: swap not synced before the marks go",
+        "rewrite.py",
+        "            fs.rename(tmp_path(path), path)\n        fs.sync_dir(topic_dir)",
+        "            fs.rename(tmp_path(path), path)",
+    ),
+    Mutant(
+        "rewrite: decided swap not finished at load",
+        "load.py",
+        "            finish_rewrite(self._fs, self._dir, first)",
+        "            pass",
+    ),
+    Mutant("drop: steps not synced", "drop.py", "        fs.sync_dir(topic_dir)", "        pass"),
+    Mutant("drop: marks before data", "drop.py", "((TAGS, IDX), (DATA,), (DEL,))", "((TAGS, IDX), (DEL,), (DATA,))"),
+    Mutant("drop: data before the seal", "drop.py", "((TAGS, IDX), (DATA,), (DEL,))", "((DATA,), (TAGS, IDX), (DEL,))"),
+    Mutant(
+        "delete: rename not synced",
+        "topicdir.py",
+        "        fs.sync_dir(topics_dir)\n\n\ndef finish",
+        "        pass\n\n\ndef finish",
+    ),
+    Mutant(
+        "delete: removal not synced",
+        "topicdir.py",
+        "    if done:\n        fs.sync_dir(topics_dir)",
+        "    if done:\n        pass",
+    ),
+    Mutant(
+        "snapshot: old ones go first",
+        "snapshot.py",
+        "        envelope.save(self._fs",
+        "        self._prune({number, self._newest_good} if number < 3 else {number})\n        envelope.save(self._fs",
+    ),
+    Mutant(
+        "snapshot: directory's name not synced",
+        "snapshot.py",
+        "            self._fs.sync_dir(self._directory.parent)\n",
+        "",
+    ),
+    Mutant(
+        "snapshot: its parent's name not synced",
+        "snapshot.py",
+        "            self._fs.sync_dir(self._directory.parent.parent)\n",
+        "",
+    ),
+    Mutant(
+        "load: found records not synced",
+        "active.py",
+        "                file.sync_data()\n        finally:",
+        "                pass\n        finally:",
+    ),
+    Mutant("load: found names not synced", "active.py", "            self._fs.sync_dir(self._dir)\n", ""),
+    Mutant("load: found topic's name not synced", "active.py", "            self._fs.sync_dir(self._dir.parent)\n", ""),
+    Mutant(
+        "load: cut not synced",
+        "active.py",
+        "        file.sync_data()\n        report.torn_bytes",
+        "        report.torn_bytes",
+    ),
+    Mutant(
+        "load: last index entry trusted",
+        "active.py",
+        "        trusted = max(believed - 1, 0)",
+        "        trusted = believed",
+    ),
+    Mutant(
+        "load: index believed without tiling",
+        "active.py",
+        "        claimed = tiled_entries(index)",
+        "        claimed = entry_count(index)",
+    ),
+    Mutant(
+        "load: valid frames thrown away with the tail",
+        "active.py",
+        "        if found.tail.behind or claimed_last >= first_lost:",
+        "        if False:",
+    ),
+    Mutant(
+        "recovery: no search behind a bad frame",
+        "recover.py",
+        "        following = next_frame(view, scan.end + 1, topic_id)",
+        "        following = None",
+    ),
+    Mutant(
+        "reader: pair not compared",
+        "reader.py",
+        "            if index_end(index) <= len(data):",
+        "            if True:",
+    ),
+]
+
+
+def killed(mutant: Mutant) -> bool:
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / "copy"
+        shutil.copytree(
+            ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "var", "build", "*.egg-info")
+        )
+        target = copy / STORAGE / mutant.file
+        source = target.read_text()
+        if source.count(mutant.old) != 1:
+            raise SystemExit(f"{mutant.name}: {source.count(mutant.old)} places match in {mutant.file}")
+        target.write_text(source.replace(mutant.old, mutant.new))
+        tests = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/unit/storage"]
+        return subprocess.run(tests, cwd=copy, capture_output=True, check=False).returncode == 1
+
+
+def main() -> int:
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    survivors = []
+    for mutant in MUTANTS:
+        if wanted in mutant.name:
+            dead = killed(mutant)
+            print(f"{'killed  ' if dead else 'SURVIVED'}  {mutant.name}", flush=True)
+            survivors += [] if dead else [mutant.name]
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
