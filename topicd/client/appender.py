@@ -19,6 +19,7 @@ from topicd.client.wire import (
     APPEND_REST,
     DEDUPED_FLAG,
     ERROR_OP,
+    OTHERS,
     answer_map,
     error_of,
     number,
@@ -30,7 +31,6 @@ from topicd.ipc.protocol import ANSWER, Op, message
 from topicd.limits import KIB, MIB
 
 UNANSWERED = 512
-OTHERS = 1 << 31  # request ids from here on are not an appender's
 FLYING_BYTES = 16 * MIB
 OUTPUT_BYTES = 1 * MIB
 JOIN_UP_TO = 8 * KIB
@@ -44,6 +44,7 @@ class Appender:
         self.lines: dict[str, Line] = {}
         self.connected = False
         self.misplaced = False  # the daemon says a topic is not this shard's
+        self.troubled = False  # something was refused: `wake_at` may be sooner than it was
         self._window = window
         self._active: dict[Line, None] = {}  # lines that have something waiting or under way
         self._ready: deque[Line] = deque()
@@ -222,6 +223,7 @@ class Appender:
     def _failed(self, request_id: int, error: TopicdError, now: float) -> None:
         if request_id == 0:
             raise error
+        self.troubled = True
         if isinstance(error, WrongShard):
             self.misplaced = True
         opening = self._opens.pop(request_id, None)

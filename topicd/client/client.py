@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from topicd.client import requests
 from topicd.client.backoff import Tempo
 from topicd.client.batch import ReadResult, fetched_from
 from topicd.client.bulk import publish_batches
@@ -25,23 +26,18 @@ from topicd.client.serial import (
     Match,
     Serializer,
     Start,
-    cursor,
     encode_many,
     encode_one,
     label,
-    match_wire,
-    milliseconds,
-    nodes_wire,
     serializer,
-    start_wire,
 )
 from topicd.client.subscription import Wanted
 from topicd.client.topics import ConsumerInfo, Deleted, TopicInfo, TopicState, config_of, info
 from topicd.client.watch import OnGap, Watch
-from topicd.client.wire import checked_key, number, packed
+from topicd.client.wire import checked_key, number
 from topicd.errors import InvalidRequest
-from topicd.ipc.protocol import FETCH, MessageFlag, Op
-from topicd.limits import KIB, LIST_PAGE_MAX, LONG_POLL_MS_MAX, MIB
+from topicd.ipc.protocol import Op
+from topicd.limits import KIB, LIST_PAGE_MAX, MIB
 from topicd.model import TopicConfig
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -190,29 +186,33 @@ class Client:
         >>> client.read("orders", 1).payloads()
         [b'a', b'b', b'c']
         """
-        filters = _filters(match, nodes, from_time, epoch)
-        flags = MessageFlag.METADATA_ONLY if metadata_only else MessageFlag(0)
-        if performance:
-            flags |= MessageFlag.PERFORMANCE
-        if filters:
-            flags |= MessageFlag.FILTER
+        request = requests.fetch(
+            from_seq,
+            limit=limit,
+            max_bytes=max_bytes,
+            match=match,
+            nodes=nodes,
+            from_time=from_time,
+            metadata_only=metadata_only,
+            performance=performance,
+            epoch=epoch,
+        )
         ends = self._engine.tempo.monotonic() + wait
         while True:
-            left = max(0.0, ends - self._engine.tempo.monotonic()) if wait else 0.0
-            wait_ms = min(int(left * 1000), LONG_POLL_MS_MAX)
-            request = (cursor(from_seq), _u32("limit", limit), _u32("max_bytes", max_bytes), wait_ms)
-            found = self._fetch(topic, request, filters, int(flags), wait_ms / 1000)
-            if len(found) or found.tombstone is not None or left <= wait_ms / 1000:
+            left = ends - self._engine.tempo.monotonic() if wait else 0.0
+            found = self._fetch(topic, request, requests.wait_ms(left))
+            if requests.enough(found, left):
                 return found
 
-    def _fetch(
-        self, topic: str, request: tuple[int, int, int, int], filters: bytes, flags: int, wait: float
-    ) -> ReadResult:
+    def _fetch(self, topic: str, request: requests.Fetch, wait_ms: int) -> ReadResult:
+        body = request.body(wait_ms)
+
         def attempt(connection: Connection, topic_id: int) -> ReadResult:
-            arrived = connection.exchange(Op.FETCH, FETCH.pack(topic_id, *request) + filters, flags)
+            arrived = connection.exchange(Op.FETCH, body(topic_id), request.flags)
             return ReadResult(topic, fetched_from(arrived, connection.inbox.buffer))
 
-        return self._engine.with_topic(topic, attempt, create=False, timeout=self._engine.timeout + wait)
+        timeout = self._engine.timeout + wait_ms / 1000
+        return self._engine.with_topic(topic, attempt, create=False, timeout=timeout)
 
     def watch(
         self,
@@ -270,11 +270,11 @@ class Client:
 
     def reset_consumer(self, topic: str, name: str, start: Start) -> int:
         """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
-        body = {"action": "reset", "topic": topic, "name": name, "start": start_wire(start)}
-        return number(self._engine.call(topic, Op.CONSUMER, body), "acked_seq")
+        answer = self._engine.call(topic, Op.CONSUMER, requests.consumer("reset", topic, name, start))
+        return number(answer, "acked_seq")
 
     def remove_consumer(self, topic: str, name: str) -> None:
-        self._engine.call(topic, Op.CONSUMER, {"action": "remove", "topic": topic, "name": name})
+        self._engine.call(topic, Op.CONSUMER, requests.consumer("remove", topic, name))
 
     # ---- topics ----
 
@@ -287,8 +287,7 @@ class Client:
         >>> client.configure("orders", durability="fsync", cap_records=1_000_000).durability
         'fsync'
         """
-        TopicConfig.from_fields(config)
-        answer = self._engine.call(topic, Op.CONFIGURE, {"topic": topic, "config": config})
+        answer = self._engine.call(topic, Op.CONFIGURE, requests.configure(topic, config))
         return config_of(answer.get("config"))
 
     def topics(self, prefix: str = "") -> Iterator[TopicInfo]:
@@ -308,14 +307,7 @@ class Client:
     def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
         """Removes records for good: those below before_seq, those whose tag matches, or those that are
         both."""
-        if before_seq is None and match is None:
-            raise InvalidRequest("delete needs before_seq, match or both; delete_topic removes everything")
-        request: dict[str, Any] = {"topic": topic}
-        if before_seq is not None:
-            request["before_seq"] = cursor(before_seq)
-        if match is not None:
-            request["match"] = match_wire(match)
-        return info(Deleted, self._engine.call(topic, Op.DELETE_RECORDS, request))
+        return info(Deleted, self._engine.call(topic, Op.DELETE_RECORDS, requests.delete(topic, before_seq, match)))
 
     def delete_topic(self, topic: str, *, if_empty: bool = False) -> int:
         """Removes the topic with everything in it; the id it had."""
@@ -345,20 +337,3 @@ class Client:
 
 
 _serializer = serializer
-
-
-def _filters(match: Match, nodes: str | Sequence[str] | None, from_time: datetime | None, epoch: int | None) -> bytes:
-    given: dict[str, Any] = {
-        "match": match_wire(match),
-        "nodes": nodes_wire(nodes),
-        "from_ts": None if from_time is None else milliseconds(from_time),
-        "epoch": epoch,
-    }
-    present = {name: value for name, value in given.items() if value is not None}
-    return packed(present) if present else b""
-
-
-def _u32(what: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 0xFFFFFFFF:
-        raise InvalidRequest(f"{what} must be an integer from 0 to {0xFFFFFFFF}, not {value!r:.100}")
-    return value

@@ -4,20 +4,17 @@ was acknowledged is never delivered again.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from topicd.client.engine import Engine
+from topicd.client.progress import Progress, seq_of
 from topicd.client.records import Record
-from topicd.client.serial import Match, Start, cursor, start_wire
+from topicd.client.serial import Match, Start, start_wire
 from topicd.client.subscription import Wanted
 from topicd.client.watch import Event, OnGap, Watch
 from topicd.client.wire import number
-from topicd.errors import InvalidRequest, Throttled, TopicNotFound
+from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.ipc.protocol import Op
-
-AUTO_ACK_EVERY = 1_000
-UNACKED_MAX = 1_000_000
 
 
 class Consumer:
@@ -53,9 +50,7 @@ class Consumer:
         if self._wanted.pattern is not None:
             raise InvalidRequest("a consumer belongs to one topic, not to a pattern")
         self._watch = Watch(engine, self._wanted, on_gap=on_gap, batch_bytes=batch_bytes)
-        self._unacked: deque[int] = deque()
-        self._processed = 0  # records of _unacked that auto_ack may acknowledge
-        self.acked_seq = 0
+        self._progress = Progress()
 
     def open(self) -> Consumer:
         """Finds the consumer or makes it, with the topic if need be, and goes on behind what it has acknowledged."""
@@ -64,8 +59,8 @@ class Consumer:
         except TopicNotFound:
             self._engine.call(self.topic, Op.OPEN, {"topic": self.topic, "create": True})
             answer = self._call("open", start=self._start)
-        self.acked_seq = number(answer, "acked_seq")
-        self._watch.open(resume={self.topic: (number(answer, "topic_id"), self.acked_seq)})
+        self._progress.acked_seq = number(answer, "acked_seq")
+        self._watch.open(resume={self.topic: (number(answer, "topic_id"), self._progress.acked_seq)})
         return self
 
     def _call(self, action: str, **fields: Any) -> dict[str, Any]:
@@ -78,43 +73,39 @@ class Consumer:
         return self
 
     def __next__(self) -> Event:
-        self._processed = len(self._unacked)
-        if self._auto_ack and (self._processed >= AUTO_ACK_EVERY or not self._watch.buffered):
-            self._ack_processed()
-        if len(self._unacked) >= UNACKED_MAX:
-            raise Throttled(f"{UNACKED_MAX} records are unacknowledged; acknowledge some", limit="unacked")
-        event = next(self._watch)
-        if isinstance(event, Record):
-            self._unacked.append(event.seq)
-        return event
+        self._progress.asked_for_more()
+        if self._auto_ack:
+            self._ack_processed(idle=not self._watch.buffered)
+        return self._progress.delivered(next(self._watch))
+
+    @property
+    def acked_seq(self) -> int:
+        """Everything up to this seq is acknowledged."""
+        return self._progress.acked_seq
 
     @property
     def unacked(self) -> int:
         """Records delivered and not acknowledged."""
-        return len(self._unacked)
+        return self._progress.unacked
 
     def ack(self, count: int = 1) -> int:
         """Acknowledges the `count` oldest unacknowledged records; the seq up to which all is acknowledged now."""
-        if not 0 <= count <= len(self._unacked):
-            raise InvalidRequest(f"{count} records cannot be acknowledged, {len(self._unacked)} are outstanding")
-        return self.ack_to(self._unacked[count - 1]) if count else self.acked_seq
+        seq = self._progress.oldest(count)
+        return self.ack_to(seq) if count else seq
 
     def ack_to(self, record: int | Record) -> int:
         """Acknowledges every record up to this one or up to this seq."""
-        seq = record.seq if isinstance(record, Record) else cursor(record)
-        self.acked_seq = number(self._call("ack", seq=seq), "acked_seq")
-        while self._unacked and self._unacked[0] <= seq:
-            self._unacked.popleft()
-        return self.acked_seq
+        seq = seq_of(record)
+        return self._progress.acked(seq, number(self._call("ack", seq=seq), "acked_seq"))
 
     def lag(self) -> int:
         """How many seqs lie between what is acknowledged and the head, as the daemon sees it."""
         return number(self._call("state"), "lag")
 
-    def _ack_processed(self) -> None:
-        if self._processed:
-            self.ack(self._processed)
-            self._processed = 0
+    def _ack_processed(self, *, idle: bool) -> None:
+        seq = self._progress.auto_ack(idle)
+        if seq is not None:
+            self.ack_to(seq)
 
     # ---- life ----
 
@@ -122,8 +113,8 @@ class Consumer:
         """With auto_ack, acknowledges what was delivered, the record in hand included unless processed=False."""
         if self._auto_ack and not self._watch.closed and not self._engine.closed:
             if processed:
-                self._processed = len(self._unacked)
-            self._ack_processed()
+                self._progress.asked_for_more()
+            self._ack_processed(idle=True)
         self._watch.close()
 
     def __enter__(self) -> Consumer:

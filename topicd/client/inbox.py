@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-from topicd.client.wire import ACK, ACK_LENGTH, ACK_OP
+from topicd.client.wire import ACK, ACK_LENGTH, ACK_OP, OTHERS
 from topicd.errors import FormatError
 from topicd.ipc.protocol import BULK_OPS, HEADER, LENGTH_FIELD, MIN_LENGTH
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
@@ -98,7 +98,7 @@ class Inbox:
         buffer, at, last = self.buffer, self._at, self._end - ACK.size
         while at <= last:
             ack = ACK.unpack_from(buffer, at)
-            if ack[0] != ACK_LENGTH or ack[1] != ACK_OP:
+            if ack[0] != ACK_LENGTH or ack[1] != ACK_OP or ack[3] >= OTHERS:
                 break
             found.append(ack)
             at += ACK.size

@@ -11,6 +11,7 @@ from typing import Any
 
 from topicd._native import core
 from topicd.client.batch import Batch
+from topicd.client.directory import Directory
 from topicd.client.serial import Match, Start, match_wire, nodes_wire, start_wire
 from topicd.client.wire import Fetched, number
 from topicd.errors import FormatError, InvalidRequest, TopicdError, TopicNotFound, from_wire
@@ -186,3 +187,29 @@ class Subscription:
             return b""
         credit, self._used = self._used, 0
         return message(Op.CREDIT, 0, CREDIT.pack(self._request_id, min(credit, 0xFFFFFFFF)))
+
+
+def plan(
+    directory: Directory,
+    wanted: Wanted,
+    before: list[Subscription],
+    window: int,
+    resume: dict[str, tuple[int, int]] | None = None,
+) -> dict[int, Subscription]:
+    """A subscription for each shard that is concerned. Cursors of `before` outlive a change of shards; `resume` gives
+    topics the (topic id, cursor) they had in an earlier life."""
+    known = {name: cursor for part in before for name, cursor in part.cursors.items()}
+    groups: dict[int, list[str]] = {}
+    if wanted.pattern is not None:
+        groups = {shard: [] for shard in directory.shards()}
+    for name in known if before else wanted.names:
+        groups.setdefault(directory.shard_of(name), []).append(name)
+    parts = {shard: Subscription(wanted, names, window) for shard, names in groups.items()}
+    for part in parts.values():
+        part.cursors.update({name: known[name] for name in part.cursors if name in known})
+        part.resumed = any(earlier.resumed for earlier in before)
+        for name, cursor in part.cursors.items():
+            if resume is not None and name in resume:
+                cursor.confirmed(*resume[name])
+                cursor.suppress_first = False
+    return parts

@@ -14,7 +14,7 @@ from topicd.client.batch import Batch, fetched_from
 from topicd.client.connection import Connection
 from topicd.client.engine import Engine
 from topicd.client.records import Gap, Record, RecordsMissed
-from topicd.client.subscription import Subscription, Wanted
+from topicd.client.subscription import Subscription, Wanted, plan
 from topicd.client.wire import answer_map, packed
 from topicd.errors import ConnectionLost, FormatError, InvalidRequest, TopicdError, TopicNotFound, WrongShard
 from topicd.ipc.protocol import ANSWER, Op, message
@@ -105,44 +105,26 @@ class Watch:
 
     def open(self, resume: dict[str, tuple[int, int]] | None = None) -> Watch:
         """Subscribes; from here on nothing is missed. `resume` gives topics their (topic id, cursor) of before."""
-        self._plan()
-        for feed in self._feeds.values():
-            for name, cursor in feed.subscription.cursors.items():
-                if resume is not None and name in resume:
-                    cursor.confirmed(*resume[name])
-                    cursor.suppress_first = False
+        self._plan(resume)
         for feed in list(self._feeds.values()):
             self._restore(feed)
         return self
 
-    def _plan(self) -> None:
-        directory = self._engine.directory
-        self._planned = directory.map.paths
-        if self._wanted.pattern is not None:
-            groups: dict[int, list[str]] = {shard: [] for shard in directory.shards()}
-        else:
-            groups = {}
-            for name in self._wanted.names:
-                groups.setdefault(directory.shard_of(name), []).append(name)
-        known = {name: c for feed in self._feeds.values() for name, c in feed.subscription.cursors.items()}
-        if known and self._wanted.pattern is not None:
-            for name in known:
-                groups.setdefault(directory.shard_of(name), []).append(name)
-        resumed = any(feed.subscription.resumed for feed in self._feeds.values())
+    def _plan(self, resume: dict[str, tuple[int, int]] | None = None) -> None:
+        self._planned = self._engine.directory.map.paths
+        before = [feed.subscription for feed in self._feeds.values()]
         for feed in self._feeds.values():
             feed.close()
-        self._feeds = {}
-        for shard, names in groups.items():
-            subscription = Subscription(self._wanted, names, self._window)
-            # Cursors outlive a change of shards.
-            subscription.cursors.update({name: known[name] for name in names if name in known})
-            subscription.resumed = resumed
-            self._feeds[shard] = Feed(self._engine, shard, subscription)
+        parts = plan(self._engine.directory, self._wanted, before, self._window, resume)
+        self._feeds = {shard: Feed(self._engine, shard, part) for shard, part in parts.items()}
 
     def _restore(self, lost: Feed) -> None:
         patience = Patience(self._engine.tempo, self._engine.timeout)
         todo = [lost]
         while todo and not self._closed:
+            if todo[-1].subscription.empty:
+                todo.pop()
+                continue
             if self._planned != self._engine.directory.map.paths:
                 self._plan()
                 todo = list(self._feeds.values())
@@ -225,7 +207,7 @@ class Watch:
     def _next_batch(self) -> Batch:
         self._return_credit()
         while not self._ready:
-            if self._closed:
+            if self._closed or all(feed.subscription.empty for feed in self._feeds.values()):
                 raise StopIteration
             for feed in self._readable():
                 self._receive(feed)
@@ -237,7 +219,7 @@ class Watch:
 
     def _readable(self) -> list[Feed]:
         if self._selector is None:
-            return list(self._feeds.values())
+            return [feed for feed in self._feeds.values() if not feed.subscription.empty]
         # What came along with an earlier message makes no socket readable.
         begun = [f for f in self._feeds.values() if f.connection is not None and f.connection.inbox.pending]
         return begun or [key.data for key, _ in self._selector.select()]

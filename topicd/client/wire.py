@@ -36,6 +36,7 @@ ACK_OP = int(Op.APPEND) | ANSWER
 ERROR_OP = int(Op.ERROR)
 KEY_FLAG = int(MessageFlag.KEY)
 DEDUPED_FLAG = int(MessageFlag.DEDUPED)
+OTHERS = 1 << 31  # on connections shared with pipelined appends, all other requests have ids from here on
 _KEY_LEN = struct.Struct("<H")
 
 
