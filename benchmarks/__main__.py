@@ -52,8 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     work_dir = (options.dir or REPO / "var" / "bench") / str(os.getpid())
     work_dir.mkdir(parents=True, exist_ok=True)
-    machine.check_disk(work_dir)
     try:
+        machine.check_disk(work_dir)
         return _run(options, work_dir)
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)

@@ -11,7 +11,7 @@ from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Peer
 from benchmarks.work import batches, clock_ns, payloads
 
-SETTLE_S = 1.5
+SETTLE_S = 1.2
 BATCH = 1000
 
 
@@ -26,14 +26,14 @@ def recover(peer: Peer, load: Load, name: str, prepare: Callable[[Peer], None]) 
     topic = server.dataset(load.size, load.records)
     if fresh:
         prepare(server)
-    with server.connect(True) as session:
+    with server.connect(False) as session:
         session.append(topic, payloads(load.size, 1)[0])
         stored = session.count(topic)
     start = clock_ns()
     server.kill9()
     killed = clock_ns()
     server.start()
-    with server.connect(True) as session:
+    with server.connect(False) as session:
         if not session.fetch(topic, None, 1)[0]:
             raise RuntimeError(f"{peer.name} serves an empty topic after its crash")
         done = clock_ns()
