@@ -49,7 +49,7 @@ class Checkpointer:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
-        self._snapshots = SnapshotStore(actor.fs, actor.data.snapshots(actor.index))
+        self._snapshots = SnapshotStore(actor.fs, actor.data.snapshots(actor.index), actor.shard.boot.run)
         self.reclaimer = Reclaimer(actor)
         self._dirty: dict[int, Topic] = {}
         self._unmarked: dict[int, Topic] = {}
@@ -382,10 +382,11 @@ class Checkpointer:
         marks = [outlet.settled_pos for outlet in actor.outlets]
         dropping = self.reclaimer.plan()
         body = self._snapshot_body()
+        siblings = [actor.data.snapshots(index) for index in range(actor.delivery_shards)]
         self._metadata_dirty = False
         self._snapshot_at = actor.clock.monotonic()
         try:
-            await actor.loop.run_in_executor(self._pool, self._snapshots.save, body)
+            await actor.loop.run_in_executor(self._pool, self._snapshots.save, body, siblings)
             self.snapshots += 1
             self._snapshot_marks = [*self._snapshot_marks[-1:], marks]
             self._publish_absorbed()
