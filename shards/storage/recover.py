@@ -6,6 +6,7 @@ one rotten frame costs one frame. A jump in seqs without bad bytes is what a rew
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ APPEND = 1
 _TOPIC_AT = 6
 _TYPE_AT = 4
 _SEARCH_CHUNK = 1 << 20
+# A length that fits, a type that exists, flags that exist.
+_ANY_FRAME = re.compile(rb"[\x00-\xff]{2}[\x00-\x10]\x00[\x01-\x0e][\x00-\x1f]")
 
 
 class Rebuilt(NamedTuple):
@@ -82,20 +85,22 @@ def _believed_runs(view: memoryview, topic_id: int | None) -> Iterator[Run]:
 
 
 def next_frame(view: memoryview, start: int, topic_id: int | None) -> int | None:
-    """Offset of the first append frame of the topic, from start on, whose checksum holds."""
+    """Offset of the first append frame of the topic, from start on, whose checksum holds.
+
+    Without a topic: of the first frame of any kind. That is slower, for much more looks like a frame.
+    """
     if topic_id is None:
-        return None
-    needle = topic_id.to_bytes(8, "little")
-    at = start + _TOPIC_AT
-    while at < len(view):
-        chunk = bytes(view[at : at + _SEARCH_CHUNK + len(needle) - 1])
-        found = chunk.find(needle)
-        while found >= 0:
-            frame = at + found - _TOPIC_AT
-            if view[frame + _TYPE_AT] == APPEND and _valid(view, frame):
+        pattern, ahead = _ANY_FRAME, 0
+    else:
+        pattern, ahead = re.compile(re.escape(topic_id.to_bytes(8, "little"))), _TOPIC_AT
+    for at in range(start + ahead, len(view), _SEARCH_CHUNK):
+        chunk = bytes(view[at : at + _SEARCH_CHUNK + FRAME_OVERHEAD])
+        found = pattern.search(chunk)
+        while found is not None and found.start() < _SEARCH_CHUNK:
+            frame = at + found.start() - ahead
+            if (topic_id is None or view[frame + _TYPE_AT] == APPEND) and _valid(view, frame):
                 return frame
-            found = chunk.find(needle, found + 1)
-        at += _SEARCH_CHUNK
+            found = pattern.search(chunk, found.start() + 1)
     return None
 
 
