@@ -127,13 +127,11 @@ def read_names(offline: Offline) -> Names:
 
 
 def newest_snapshots(offline: Offline) -> list[dict[str, Any]]:
-    """The newest good one of each shard, oldest run first."""
+    """The newest good one of each shard and run that is there, oldest run first."""
     found: list[tuple[int, int, dict[str, Any]]] = []
     for shard in offline.snapshot_shards():
-        newest = SnapshotStore(offline.fs, offline.data.snapshots(shard)).load_newest()
-        if newest is not None:
-            number, body = newest
-            found.append((int(body["run"]), number, body))
+        store = SnapshotStore(offline.fs, offline.data.snapshots(shard))
+        found += [(int(body["run"]), number, body) for number, body in store.load_by_run()]
     return [body for _, _, body in sorted(found, key=lambda item: item[:2])]
 
 

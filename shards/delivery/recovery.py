@@ -81,7 +81,8 @@ class Recovery:
     # ---- snapshots ----
 
     def _load_snapshots(self) -> None:
-        """A snapshot is the last word on the names of its partition, whatever the number of shards was then."""
+        """A snapshot is the last word on the names of its partition, whatever the number of shards was then. One of
+        ours of this run says all; before the first of them, those of all shards of earlier runs do."""
         actor = self._actor
         found: list[tuple[tuple[int, int], dict[str, Any]]] = []
         for name in actor.fs.listdir(actor.data.meta):
@@ -89,12 +90,12 @@ class Recovery:
             if shard is None:
                 continue
             store = SnapshotStore(actor.fs, actor.data.snapshots(shard))
-            newest = store.load_newest()
+            found += [((int(body["run"]), number), body) for number, body in store.load_by_run()]
             for problem in store.problems:
                 self._note_damage(f"snapshot passed over: {problem}")
-            if newest is not None:
-                number, body = newest
-                found.append(((int(body["run"]), number), body))
+        run = actor.shard.boot.run
+        ours = [item for item in found if item[0][0] == run and int(item[1]["shard"]) == actor.index]
+        found = ours or [item for item in found if item[0][0] < run]
         entries: dict[str, dict[str, Any]] = {}
         for _, body in sorted(found, key=lambda item: item[0]):
             shards, index = int(body["shards"]), int(body["shard"])
