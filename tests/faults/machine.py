@@ -1,0 +1,513 @@
+"""The shards of a daemon inside one process, without its supervisor, on whatever filesystem a test gives them.
+Promise: the code that runs is the shards' own (committer, log, adoption, outlets, actor, sessions, recovery,
+checkpoints); order is decided by the test alone, for nothing runs unless settle() or a request makes it run.
+
+    power loss:   abandon(), then Machine(disk.image(seed), previous=machine, power_lost=True)
+    SIGKILL:      abandon(), then Machine(disk, previous=machine)   the rings are still there
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support.oracle import Seen
+from topicd.clock import ManualClock
+from topicd.config import Settings
+from topicd.errors import from_wire
+from topicd.frames import core
+from topicd.ipc import shm
+from topicd.ipc.control import DELIVERY, WAL, BootInfo, ControlChannel, OldInstance
+from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.protocol import (
+    ANSWER,
+    APPEND,
+    APPENDED,
+    FETCH,
+    FETCHED,
+    PROTOCOL_VERSION,
+    MessageReader,
+    Op,
+    map_message,
+    message,
+    unpack_map,
+)
+from topicd.ipc.ring import RingProducer
+from topicd.ipc.slots import Slots
+from topicd.ipc.stats import StatsPage
+from topicd.ipc.walstate import WalState
+from topicd.paths import DataDir, RunDir, bells_shm, ring_shm, wal_state_shm
+from topicd.placement import delivery_shard
+from topicd.shards.delivery.actor import Actor
+from topicd.shards.delivery.outlet import Outlet
+from topicd.shards.delivery.recovery import Recovered, Recovery
+from topicd.shards.delivery.session import Session
+from topicd.shards.runtime import Shard
+from topicd.shards.storage.fs import Fs
+from topicd.shards.wal.shard import WalShard
+from topicd.supervisor.memory import Memory, unlink_all
+
+ROOT = Path("/data")
+SEED = 0x5EED
+ID_BLOCK = 1024
+KIB = 1024
+DAY_MS = 86_400_000
+TURNS = 200  # more than any operation takes
+# Files so small that a few writes rotate them, and smaller than a step of the filler: it has nothing to do then.
+SMALL: dict[str, Any] = {
+    "ring_bytes": 16 * KIB,
+    "wal_file_bytes": 48 * KIB,
+    "checkpoint_bytes": 1 << 40,  # checkpoints and snapshots happen when the test says so
+    "checkpoint_ms": DAY_MS,
+    "snapshot_ms": DAY_MS,
+    "segment_max_records": 8,
+    "segment_max_bytes": 1 << 20,
+    "segment_max_age_ms": DAY_MS,
+    "map_cache_bytes": 0,
+    "max_inflight_bytes": 1 << 30,
+}
+
+
+class Appended(NamedTuple):
+    first_seq: int
+    deduped: bool
+
+
+class Machine:
+    def __init__(
+        self,
+        fs: Fs,
+        *,
+        wal_shards: int = 1,
+        delivery_shards: int = 1,
+        previous: Machine | None = None,
+        power_lost: bool = False,
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        self.fs = fs
+        self.data = DataDir(ROOT)
+        self.clock = clock or (previous.clock if previous else ManualClock())
+        self.wal_shards = wal_shards
+        self.delivery_shards = delivery_shards
+        self.run = previous.run + 1 if previous else 1
+        self.instance = secrets.token_hex(8)
+        self.next_id = previous.next_id if previous else 1
+        self._previous = previous
+        self._power_lost = power_lost
+        self.settings = Settings(data_dir=ROOT, run_dir=Path("/run"), **{**SMALL, **settings})
+        self._memory = Memory(self.instance, wal_shards, delivery_shards, self.settings.ring_bytes)
+        self.loop = asyncio.new_event_loop()
+        self._channels: list[tuple[ControlChannel, socket.socket]] = []
+        self._regions: list[shm.Region] = []
+        self.wals: dict[int, WalShard] = {}
+        self.actors: dict[int, Actor] = {}
+        self.results: dict[int, Recovered] = {}
+        self._wires: dict[int, Wire] = {}
+        self.producers: dict[tuple[int, int], int] = {}  # (producer, topic id) -> next batch number
+
+    # ---- life ----
+
+    def open(self) -> Machine:
+        """Memory, WAL shards, delivery shards, in this order; everything serves afterwards."""
+        self._memory.create()
+        for index in range(self.wal_shards):
+            self.start_wal(index)
+        if self._previous is not None:
+            unlink_all(self._previous.instance)
+        for index in range(self.delivery_shards):
+            self.start_delivery(index)
+        self.settle()
+        return self
+
+    def start_wal(self, index: int) -> WalShard:
+        """Also the successor of one that was killed."""
+        wal = WalShard(self._shard(WAL, index))
+        wal._committer = wal._open()
+        self.wals[index] = wal
+        return wal
+
+    def start_delivery(self, index: int, *, absorb: bool = True) -> Actor:
+        """absorb: what follows a recovery, the first checkpoint and snapshot, happens with the next settle()."""
+        shard = self._shard(DELIVERY, index)
+        outlets = [
+            Outlet(
+                wal, RingProducer.attach(ring_shm(self.instance, wal, index), self.instance), shard.bell_of(WAL, wal)
+            )
+            for wal in range(self.wal_shards)
+        ]
+        actor = Actor(shard, self.loop, outlets)
+        actor.checkpointer._pool = Inline()  # type: ignore[assignment]
+        actor.topics.add_ids(self.next_id, self.next_id + ID_BLOCK)
+        self.next_id += ID_BLOCK
+        self.turn_wals()
+        for outlet in outlets:
+            outlet.set_absorbed(None)
+            outlet.open()
+        self.results[index] = Recovery(actor).run(lambda percent, what: None, self._live_ends())
+        if absorb:
+            actor.checkpointer.open()
+        self.actors[index] = actor
+        self._wires.pop(index, None)
+        return actor
+
+    def _shard(self, kind: str, index: int) -> Shard:
+        old = None
+        if self._previous is not None and not self._power_lost:
+            old = OldInstance(self._previous.instance, self._previous.wal_shards, self._previous.delivery_shards)
+        info = BootInfo(
+            kind=kind,
+            index=index,
+            instance=self.instance,
+            run=self.run,
+            wal_shards=self.wal_shards,
+            delivery_shards=self.delivery_shards,
+            settings={},
+            bell_fds=self._memory.bells,
+            wal_seed=SEED,
+            old_instance=old if kind == WAL else None,
+            power_lost=self._power_lost,
+        )
+        channel, peer = ControlChannel.pair()
+        self._channels.append((channel, peer))
+        bells = shm.attach(bells_shm(self.instance), shm.RegionKind.BELLS, self.instance)
+        self._regions.append(bells)
+        return Shard(
+            boot=info,
+            channel=channel,
+            settings=self.settings,
+            stats=StatsPage.attach(self.instance, info.name),
+            clock=self.clock,
+            fs=self.fs,
+            data=self.data,
+            run=RunDir(Path("/run")),
+            bells=bells,
+            bell=Doorbell(bells, info.bell_index, self._memory.bells[info.name]),
+        )
+
+    def _live_ends(self) -> dict[int, int]:
+        ends = {}
+        for wal in range(self.wal_shards):
+            page = Slots.attach(wal_state_shm(self.instance, wal), self.instance)
+            payload = page.read()
+            if payload is not None:
+                ends[wal] = WalState.unpack(payload).lsn
+            page.close()
+        return ends
+
+    def stop(self) -> None:
+        """As SIGTERM would: everything checkpointed, synced and attested."""
+        self.settle()
+        for actor in self.actors.values():
+            self.wait(actor.checkpointer.close())
+        self.settle()
+        for wal in self.wals.values():
+            wal._committer.finish()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Nobody does anything any more; the rings stay until close() or the next machine has drained them."""
+        for wal in self.wals.values():
+            _stop_filler(wal)
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        with suppress(BaseException):
+            self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+        for wal in self.wals.values():
+            for ring in wal._rings:
+                ring.close()
+            wal._state.close()
+        for channel, peer in self._channels:
+            channel.close()
+            peer.close()
+        for region in self._regions:
+            region.close()
+        for wire in self._wires.values():
+            wire.close()
+        self._channels, self._regions = [], []
+
+    def close(self) -> None:
+        if not self.loop.is_closed():
+            self.abandon()
+        self._memory.close()
+        unlink_all(self.instance)
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- time ----
+
+    def turn_wals(self) -> bool:
+        """One turn of each, until none has anything to do."""
+        moved = False
+        for _ in range(TURNS):
+            turned = [wal._committer.turn() for wal in self.wals.values()]
+            if not any(turned):
+                return moved
+            moved = True
+        raise AssertionError("the WAL shards never come to rest")
+
+    def settle(self) -> None:
+        """Until nobody has anything to do any more."""
+        for _ in range(TURNS):
+            busy = self.turn_wals()
+            for actor in self.actors.values():
+                actor.doorbell()
+            self.wait(asyncio.sleep(0))
+            tasks = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
+            if not busy and not tasks and not any(actor._turn_scheduled for actor in self.actors.values()):
+                return
+        raise AssertionError("the machine never comes to rest")
+
+    def wait(self, awaitable: Any) -> Any:
+        """Raises what a task raised; a crash of the disk comes through."""
+        return self.loop.run_until_complete(awaitable)
+
+    def advance(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.settle()
+
+    def checkpoint(self) -> None:
+        for actor in self.actors.values():
+            actor.checkpointer._start()
+        self.settle()
+
+    def snapshot(self) -> None:
+        for actor in self.actors.values():
+            actor.checkpointer._start_snapshot()
+        self.settle()
+
+    def tick_wals(self) -> None:
+        """What a WAL shard does once a second: attest, recycle, drop."""
+        for wal in self.wals.values():
+            wal._tick(idle=True)
+
+    def forget_wal(self) -> None:
+        """Load, checkpoints and snapshots until no file that is there now is left of the WAL."""
+        before = self._wal_files()
+        topics = [f"bulk-{n}" for n in range(8 * self.wal_shards * self.delivery_shards)]
+        for name in topics:
+            self.configure(name)
+        for _ in range(20):
+            for name in topics:
+                self.append(name, [bytes(8 * KIB)])
+            self.checkpoint()
+            self.snapshot()
+            self.tick_wals()
+            if not before & self._wal_files():
+                break
+        else:
+            raise AssertionError(f"these WAL files never go: {before & self._wal_files()}")
+        for name in topics:
+            self.ask(name, Op.DELETE_TOPIC)
+
+    def _wal_files(self) -> set[tuple[str, str]]:
+        shards = self.fs.listdir(self.data.wal)
+        return {(s, f) for s in shards for f in self.fs.listdir(self.data.wal / s) if f.startswith("wal-")}
+
+    # ---- requests ----
+
+    def actor_of(self, topic: str) -> Actor:
+        return self.actors[delivery_shard(topic, self.delivery_shards)]
+
+    def wire_of(self, topic: str) -> Wire:
+        index = delivery_shard(topic, self.delivery_shards)
+        if index not in self._wires:
+            self._wires[index] = Wire(self.actors[index], self.settle)
+        return self._wires[index]
+
+    def configure(self, topic: str, **config: Any) -> int:
+        body = {"topic": topic, "config": config}
+        return int(self.wire_of(topic).ask(Op.CONFIGURE, body)["topic_id"])
+
+    def topic_id(self, topic: str) -> int:
+        return self.actor_of(topic).topics.by_name[topic].id
+
+    def append(self, topic: str, payloads: list[bytes], *, tag: str | None = None, producer: int = 0) -> Appended:
+        """Send and wait. With a producer: the next number of that producer."""
+        return self.finish_append(topic, self.begin_append(topic, payloads, tag=tag, producer=producer))
+
+    def begin_append(
+        self, topic: str, payloads: list[bytes], *, tag: str | None = None, producer: int = 0, number: int = 0
+    ) -> int:
+        topic_id = self.topic_id(topic)
+        if producer and not number:
+            number = self.producers.get((producer, topic_id), 0) + 1
+            self.producers[(producer, topic_id)] = number
+        frames = core.encode_batch(payloads, None if tag is None else tag.encode(), None, None)
+        body = APPEND.pack(topic_id, producer, number, len(payloads)) + frames
+        return self.wire_of(topic).send(Op.APPEND, body)
+
+    def finish_append(self, topic: str, request_id: int) -> Appended:
+        flags, body = self.wire_of(topic).answer(request_id)
+        first, _, _ = APPENDED.unpack_from(body)
+        return Appended(first, bool(flags & 2))
+
+    def ask(self, topic: str, op: Op, **body: Any) -> dict[str, Any]:
+        return self.wire_of(topic).ask(op, {"topic": topic, **body})
+
+    def state(self, topic: str) -> dict[str, Any]:
+        return self.ask(topic, Op.STATE)
+
+    def read(self, topic: str) -> list[Seen]:
+        found: list[Seen] = []
+        topic_id, from_seq = self.topic_id(topic), 0
+        wire = self.wire_of(topic)
+        while True:
+            _, body = wire.answer(wire.send(Op.FETCH, FETCH.pack(topic_id, from_seq, 10_000, 8 << 20, 0)))
+            _, next_from, head, _, count, extra = FETCHED.unpack_from(body)
+            frames = body[FETCHED.size + extra :]
+            decoded = core.decode_frames(frames, 0, len(frames))
+            assert len(decoded) == count
+            found += [Seen(row[0], bytes(row[5])) for row in decoded]
+            if next_from >= head:
+                return found
+            assert next_from > from_seq, f"{topic}: reading stands still at {from_seq}"
+            from_seq = next_from
+
+    def topics(self) -> list[str]:
+        return sorted(name for actor in self.actors.values() for name in actor.topics.by_name)
+
+    def damage(self) -> list[str]:
+        return [line for result in self.results.values() for line in result.damage]
+
+    def picture(self) -> dict[str, Any]:
+        """All that a client can see, for comparing two machines."""
+        return {name: self._picture_of(name) for name in self.topics()}
+
+    def _picture_of(self, name: str) -> dict[str, Any]:
+        state = self.state(name)
+        kept = ("head_seq", "earliest_seq", "next_seq", "evict_floor", "count", "bytes", "config", "topic_id")
+        topic = self.actor_of(name).topics.by_name[name]
+        return {
+            **{key: state[key] for key in kept},
+            "records": self.read(name),
+            "consumers": self.ask(name, Op.CONSUMER, action="list")["consumers"],
+            "losses": [tuple(loss) for loss in topic.losses],
+            "producers": topic.producers.to_wire(topic.visible),
+        }
+
+
+class Inline(Executor):
+    """Does the work at once, in the caller's thread: the order of filesystem calls is the same every time."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as exc:
+            future.set_exception(exc)
+        return future
+
+
+class Wire:
+    """A connection to one delivery shard without a socket: messages go straight into a session."""
+
+    def __init__(self, actor: Actor, settle: Callable[[], None]) -> None:
+        self._settle = settle
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._reader = MessageReader()
+        self._answers: dict[int, tuple[int, int, bytes]] = {}
+        self._next = 0
+        self._session = Session(actor)
+        self._session.connection_made(_Transport(self._theirs, self._arrived))
+        self.ask(Op.HELLO, {"version": PROTOCOL_VERSION})
+
+    def send(self, op: int, body: bytes) -> int:
+        self._next += 1
+        self._feed(message(op, self._next, body))
+        return self._next
+
+    def ask(self, op: int, body: dict[str, Any]) -> dict[str, Any]:
+        self._next += 1
+        self._feed(map_message(op, self._next, body))
+        _, found = self.answer(self._next)
+        return unpack_map(found)
+
+    def answered(self, request_id: int) -> bool:
+        return request_id in self._answers
+
+    def answer(self, request_id: int) -> tuple[int, bytes]:
+        """(flags, body); raises the error that came instead."""
+        if request_id not in self._answers:
+            self._settle()
+        if request_id not in self._answers:
+            raise Unanswered(f"request {request_id} got no answer")
+        op, flags, body = self._answers.pop(request_id)
+        if op == Op.ERROR:
+            raise from_wire(unpack_map(body))
+        assert op & ANSWER
+        return flags, body
+
+    def close(self) -> None:
+        self._ours.close()
+        self._theirs.close()
+
+    def _feed(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            buffer = self._session.get_buffer(len(view))
+            size = min(len(view), len(buffer))
+            buffer[:size] = view[:size]
+            self._session.buffer_updated(size)
+            view = view[size:]
+
+    def _arrived(self, data: bytes) -> None:
+        for found in self._reader.feed(data):
+            self._answers[found.request_id] = (found.op, found.flags, bytes(found.body))
+
+
+class Unanswered(AssertionError):
+    pass
+
+
+class _Transport(asyncio.Transport):
+    def __init__(self, sock: socket.socket, arrived: Callable[[bytes], None]) -> None:
+        super().__init__({"socket": sock})
+        self._arrived = arrived
+        self._closing = False
+
+    def write(self, data: Any) -> None:
+        self._arrived(bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        self._arrived(b"".join(bytes(data) for data in list_of_data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        return
+
+    def resume_reading(self) -> None:
+        return
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._closing = True
+
+    abort = close
+
+
+def _stop_filler(wal: WalShard) -> None:
+    spares = wal._log._spares
+    with spares._changed:
+        spares._stopping = True
+        spares._changed.notify_all()
+    if spares._thread.is_alive():
+        spares._thread.join()
