@@ -28,7 +28,15 @@ def setting_flags(command: F) -> F:
 
 
 def _metavar(kind: str) -> str:
-    return {"size": "SIZE", "count": "N", "ms": "MS", "seconds": "SECONDS", "path": "DIR", "file": "FILE", "address": "HOST:PORT"}.get(kind, "TEXT")
+    return {
+        "size": "SIZE",
+        "count": "N",
+        "ms": "MS",
+        "seconds": "SECONDS",
+        "path": "DIR",
+        "file": "FILE",
+        "address": "HOST:PORT",
+    }.get(kind, "TEXT")
 
 
 def _help(name: str) -> str:

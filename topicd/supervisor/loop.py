@@ -80,6 +80,7 @@ class Supervisor:
         self._resources.open()
         self._front.open(self._resources.listen(os.environ))
         self._family.open(time.monotonic())
+        self._tell_status()
 
     def close(self) -> None:
         self._front.close()
@@ -99,7 +100,7 @@ class Supervisor:
         self._family.start_due(now, self._wanted)
         self._family.answer(now)
         self._advance(now)
-        self._notifier.status(status.summary(self._phase.now, self._family.children))
+        self._tell_status()
 
     # ---- the steps of a turn ----
 
@@ -162,6 +163,9 @@ class Supervisor:
                 self._announce(status.greeting(self._resources.run_dir))
         elif not serving and self._phase.now is Phase.SERVING:
             self._phase.move(Phase.DEGRADED)
+
+    def _tell_status(self) -> None:
+        self._notifier.status(status.summary(self._phase.now, self._family.children))
 
     # ---- the daemon as a whole ----
 
