@@ -131,7 +131,8 @@ class Checkpointer:
         self.tick()
 
     def tick(self) -> None:
-        """Once a second: seal by age, snapshot when due."""
+        """Once a second: expire, seal by age, snapshot when due."""
+        self._actor.retention.sweep()
         topics = self._actor.topics.by_name.values()
         self._total_bytes = sum(topic.bytes for topic in topics)
         self._seal_aged()

@@ -39,6 +39,7 @@ class Cursors:
 
     def handle(self, fields: dict[str, Any], done: Done) -> None:
         topic = self._actor.topics.get(check_topic_name(fields.get("topic")))
+        self._actor.retention.expire(topic)
         action = fields.get("action")
         if action == "list":
             rows = [self._row(topic, cursor) for _, cursor in sorted(topic.consumers.items())]

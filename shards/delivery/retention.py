@@ -58,8 +58,17 @@ class Retention:
         floor = max(self._actor.reader.seq_before_ts(topic, oldest_kept) + 1, topic.earliest)
         self._remove_below(topic, min(floor, topic.visible + 1), GapReason.TTL)
 
+    def sweep(self) -> None:
+        """Once a second: what nobody reads gives its space back too. Only a look where nothing is due."""
+        now = self._actor.clock.now_ms()
+        for topic in self._actor.topics.by_name.values():
+            ttl = topic.config.ttl_ms
+            if ttl and topic.oldest_end_ms < now - ttl:
+                self.expire(topic)
+
     def enforce(self, topic: Topic) -> None:
-        """Caps, after records became visible or a cap was tightened."""
+        """Caps, after records became visible or a cap was tightened. TTL first: what it takes is not the cap's."""
+        self.expire(topic)
         config = topic.config
         cap_bytes = config.cap_bytes
         if topic.ephemeral:
@@ -74,12 +83,16 @@ class Retention:
     def live_within(self, topic: Topic, first: int, last: int) -> tuple[int, int]:
         """(records, content bytes) that are live in first..last."""
         records = content = 0
+        for a, b, sizes in self._live_runs(topic, first, last):
+            records += b - a + 1
+            content += sizes.content(a, b)
+        return records, content
+
+    def _live_runs(self, topic: Topic, first: int, last: int) -> Iterator[tuple[int, int, Sizes]]:
         for piece in self.pieces(topic, first, last):
             low, high = max(first, piece.first), min(last, piece.last)
             for a, b in [(low, high)] if piece.dead is None else piece.dead.missing(low, high):
-                records += b - a + 1
-                content += piece.sizes.content(a, b)
-        return records, content
+                yield a, b, piece.sizes
 
     def first_live(self, topic: Topic, seq: int) -> int:
         """The first live seq at or behind seq; one behind the newest if there is none."""
@@ -127,13 +140,18 @@ class Retention:
         self._remove_below(topic, floor, GapReason.CAP)
 
     def _remove_below(self, topic: Topic, floor: int, reason: GapReason) -> None:
-        records, content = self.live_within(topic, topic.earliest, floor - 1)
         if floor <= topic.earliest:
             return
+        records = content = behind = 0
+        for a, b, sizes in self._live_runs(topic, topic.earliest, floor - 1):
+            records += b - a + 1
+            content += sizes.content(a, b)
+            behind = b + 1
         topic.count -= records
         topic.bytes -= content
         if records:
-            topic.note_loss(floor, reason.value, records)
+            # Not the floor itself: what was deleted just below it is no loss.
+            topic.note_loss(behind, reason.value, records)
             self._actor.evicted_total += records
             self._log_floor(topic)
         topic.earliest = self.first_live(topic, floor)

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from topicd.limits import MAX_SEQ
 from topicd.model import Durability, GapReason, Tombstone, TopicConfig
 from topicd.shards.delivery.outlet import NEED_OF, Need
 from topicd.shards.delivery.producers import ProducerTable
@@ -96,6 +97,14 @@ class Topic:
         self.capped = bool(config.cap_records or config.cap_bytes)
         self.reserves = config.durability == Durability.DISK
         self._need = NEED_OF[Durability(config.durability)]
+
+    @property
+    def oldest_end_ms(self) -> int:
+        """When the newest record of the oldest segment or blob was written; now or later if there is none."""
+        if self.segments:
+            return self.segments[0].last_ts
+        blob = self.tail.first()
+        return MAX_SEQ if blob is None else blob.last_ts
 
     def need_for(self, last_seq: int) -> Need:
         """The class of the next write. It never overtakes a stricter one under way, nor the mark of reserved seqs."""

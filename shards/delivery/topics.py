@@ -153,6 +153,8 @@ class Topics:
 
         def changed() -> None:
             settled()
+            # What the old TTL has taken does not come back with a longer one.
+            self._actor.retention.expire(topic)
             topic.set_config(config)
             self._actor.note_config(topic)
             done(topic, None)
@@ -167,6 +169,7 @@ class Topics:
         self._log_change(topic, FrameType.CONFIG_UPDATE, body, ControlEntry(need, changed, unchanged))
 
     def delete(self, topic: Topic, *, if_empty: bool, done: Done) -> None:
+        self._actor.retention.expire(topic)
         if if_empty and (topic.count or topic.pending_count):
             raise Conflict(f"topic {topic.name!r} holds {topic.count} records", count=topic.count)
         topic.live = False
