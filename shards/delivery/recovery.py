@@ -374,6 +374,7 @@ class Recovery:
             return
         self._check_head(topic)
         self._settle(topic)
+        topic.last_write_ms = topic.last_ts
         actor.retention.enforce(topic)
         actor.cursors.free_acked(topic)
 
