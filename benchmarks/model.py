@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -101,9 +101,12 @@ class Results:
             if key.case == case and peer in (None, key.peer):
                 yield key
 
-    def best(self, case: str, peer: str, figure: str, *, higher: bool) -> tuple[Key, Spread] | None:
-        """The variant of a peer with the best median."""
-        found = [(k, s) for k in self.keys(case, peer) if (s := self.spread(k, figure)) is not None]
+    def best(
+        self, case: str, peer: str, figure: str, *, higher: bool, among: Sequence[str] = ()
+    ) -> tuple[Key, Spread] | None:
+        """The variant of a peer with the best median; `among` names those that count, if not all do."""
+        keys = [key for key in self.keys(case, peer) if not among or key.variant in among]
+        found = [(k, s) for k in keys if (s := self.spread(k, figure)) is not None]
         if not found:
             return None
         return (max if higher else min)(found, key=lambda pair: pair[1].median)

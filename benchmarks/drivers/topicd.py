@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.bars import ASYNCIO, PRODUCER
+from benchmarks.bars import ASYNCIO, FUTURES, PRODUCER, READ
 from benchmarks.drivers import append, consume, mixed, push, scale, server
 from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Driver
 from benchmarks.peers.topicd import Topicd
 from benchmarks.stats import latency, throughput
 from benchmarks.work import clock_ns, concurrent, payloads, run
+from topicd.aio import connect as connect_async
 
 READ_LIMIT = 10_000
 BATCHES = 16
@@ -24,11 +26,11 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     if test == "A":
         found = {"publish": append.single}
     elif test == "B":
-        found = {PRODUCER: sliding, "producer, 64 at once": in_groups, ASYNCIO: asyncio_tasks}
+        found = {PRODUCER: sliding, "producer, 64 at once": in_groups, ASYNCIO: asyncio_tasks, FUTURES: futures}
     elif test == "C":
         found = {"publish_many": append.batched, PRODUCER: pipelined}
     elif test == "D":
-        found = {"read": read}
+        found = {READ: read}
     elif test == "E":
         found = {"watch": push.push}
     elif test == "G":
@@ -111,13 +113,36 @@ def asyncio_tasks(peer: Topicd, load: Load) -> Figures:
 
 
 async def _tasks(peer: Topicd, topic: str, load: Load) -> Figures:
-    client = await peer.address(load.durable).connect()
-    try:
+    async with await connect_async(peer.address(load.durable).socket) as client:
         return await concurrent(
             lambda data: client.publish(topic, data), payloads(load.size), load.in_flight, load.seconds
         )
-    finally:
-        await client.close()
+
+
+def futures(peer: Topicd, load: Load) -> Figures:
+    """B: one coroutine that keeps `in_flight` futures outstanding; every record is an append of its own."""
+    with peer.topics(1, load.durable) as [topic]:
+        return run(_futures(peer, topic, load))
+
+
+async def _futures(peer: Topicd, topic: str, load: Load) -> Figures:
+    records = payloads(load.size)
+    samples: list[int] = []
+    waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
+    async with await connect_async(peer.address(load.durable).socket) as client:
+        start = now = clock_ns()
+        end = start + int(load.seconds * 1e9)
+        while now < end:
+            while len(waiting) < load.in_flight:
+                waiting.append((now, client.publish_soon(topic, records[len(samples) % len(records)])))
+            await waiting[0][1]
+            now = clock_ns()
+            while waiting and waiting[0][1].done():
+                began, ack = waiting.popleft()
+                ack.result()
+                samples.append(now - began)
+        await asyncio.gather(*(ack for _, ack in waiting))
+    return {**latency(samples), "rate": (len(samples) + len(waiting)) / ((clock_ns() - start) / 1e9)}
 
 
 def read(peer: Topicd, load: Load) -> Figures:

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import topicd
 from benchmarks import procs
 from benchmarks.model import Load
 from benchmarks.peers.base import Cursor, Driver, Handler, Peer, Session, socket_dir, until_up
+from topicd.aio import AsyncWatch
+from topicd.aio import connect as connect_async
 
 DURABLE = "fsync"
 RELAXED = "disk"
 
 
-def library() -> Any:
-    """The client package, imported on use: without a working build the peers can still be measured."""
-    return importlib.import_module("topicd")
-
-
 class TopicdSession:
     def __init__(self, socket: str) -> None:
-        self.client = library().connect(socket)
+        self.client = topicd.connect(socket)
 
     def append(self, topic: str, data: bytes) -> object:
         return self.client.publish(topic, data)
@@ -46,7 +42,7 @@ class TopicdSession:
         with self.client.watch(topic, "latest", on_gap="raise") as events:
             ready()
             for record in events:
-                if not handler(record.data):
+                if not isinstance(record, topicd.Record) or not handler(record.data):
                     return
 
     def close(self) -> None:
@@ -60,30 +56,20 @@ class TopicdAddress:
     def session(self) -> Session:
         return TopicdSession(self.socket)
 
-    async def connect(self) -> Any:
-        return await importlib.import_module("topicd.aio").connect(self.socket)
-
     async def fan(self, topic: str, subscribers: int, ready: Callable[[], None], handler: Handler) -> None:
-        clients = [await self.connect() for _ in range(subscribers)]
-        watches = [await _opened(client.watch(topic, "latest", on_gap="raise")) for client in clients]
-
-        async def follow(events: Any) -> None:
+        async def follow(events: AsyncWatch) -> None:
             async for record in events:
-                if not handler(record.data):
+                if not isinstance(record, topicd.Record) or not handler(record.data):
                     return
 
-        tasks = [asyncio.create_task(follow(events)) for events in watches]
-        ready()
-        await asyncio.gather(*tasks)
-        for client in clients:
-            await client.close()
-
-
-async def _opened(watch: Any) -> Any:
-    """A subscription that is in place: what is published from now on arrives."""
-    if hasattr(watch, "__aenter__"):
-        return await watch.__aenter__()
-    return await watch
+        async with await connect_async(self.socket) as client:
+            # Each watch has a connection of its own.
+            watches = [await client.watch(topic, "latest", on_gap="raise") for _ in range(subscribers)]
+            tasks = [asyncio.create_task(follow(events)) for events in watches]
+            ready()
+            await asyncio.gather(*tasks)
+            for events in watches:
+                await events.close()
 
 
 class Topicd(Peer):
@@ -100,7 +86,7 @@ class Topicd(Peer):
 
     @classmethod
     def missing(cls) -> str | None:
-        return None if hasattr(library(), "connect") else "topicd has no client in this environment"
+        return None
 
     def start(self) -> None:
         if self._attach:
@@ -110,11 +96,11 @@ class Topicd(Peer):
         until_up(self._probe, "topicd", lambda: server.poll() is None)
 
     def _probe(self) -> None:
-        with library().connect(self._address.socket, timeout=5.0) as client:
+        with topicd.connect(self._address.socket, timeout=5.0) as client:
             client.ping()
 
-    def client(self) -> Any:
-        return library().connect(self._address.socket)
+    def client(self) -> topicd.Client:
+        return topicd.connect(self._address.socket)
 
     def stop(self) -> None:
         if self._server:
@@ -148,7 +134,7 @@ class Topicd(Peer):
     def facts(self) -> dict[str, str]:
         shards = len(self.pids()) - 1
         return {
-            "version": f"topicd {library().__version__}",
+            "version": f"topicd {topicd.__version__}",
             "settings": f"durability {DURABLE} (durable), {RELAXED} (relaxed); {shards} shard processes",
         }
 

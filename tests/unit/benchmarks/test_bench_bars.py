@@ -11,7 +11,7 @@ AT_MOST = Bar(
     "A",
     "",
     Source("topicd", "A", "p50"),
-    Source("disk", "A", "p50", "overwrite"),
+    Source("disk", "A", "p50", ("overwrite",)),
     2.0,
     at_least=False,
     stretch=1.5,
