@@ -22,7 +22,8 @@ from topicd.shards.storage.ranges import Ranges
 
 _RANGE = struct.Struct("<QQ")
 _CHECKSUM = struct.Struct("<Q")
-MARK_BYTES = _RANGE.size + _CHECKSUM.size
+_MARK = struct.Struct("<QQQ")
+MARK_BYTES = _MARK.size
 
 # Appending marks and dropping the file that a rewrite made needless must not cross.
 _LOCKS = [Lock() for _ in range(64)]
@@ -77,11 +78,9 @@ def _pack(seed: int, first: int, last: int) -> bytes:
 
 def parse_marks(raw: bytes, first_seq: int) -> Marks:
     ranges, end, bad, doubtful = Ranges(), 0, 0, 0
-    for at in range(0, len(raw) - MARK_BYTES + 1, MARK_BYTES):
-        bounds = raw[at : at + _RANGE.size]
-        first, last = _RANGE.unpack(bounds)
-        (checksum,) = _CHECKSUM.unpack_from(raw, at + _RANGE.size)
-        if first_seq <= first <= last and core.xxh3_64(bounds, first_seq) == checksum:
+    whole = len(raw) - len(raw) % MARK_BYTES
+    for at, (first, last, checksum) in zip(range(0, whole, MARK_BYTES), _MARK.iter_unpack(raw[:whole]), strict=True):
+        if first_seq <= first <= last and core.xxh3_64(raw[at : at + _RANGE.size], first_seq) == checksum:
             ranges.add(first, last)
             end = at + MARK_BYTES
             bad, doubtful = bad + doubtful, 0

@@ -73,8 +73,9 @@ def bytes_of(index: Buffer, first_seq: int, first: int, last: int) -> int:
     """Bytes of the records first..last."""
     if last < first:
         return 0
-    final = entry_at(index, last - first_seq)
-    return final.offset + final.length - entry_at(index, first - first_seq).offset
+    start = ENTRY.unpack_from(index, (first - first_seq) * ENTRY_BYTES)[0]
+    offset, length, _, _ = ENTRY.unpack_from(index, (last - first_seq) * ENTRY_BYTES)
+    return int(offset + length - start)
 
 
 def gone_entries(at: int, ts: int, count: int) -> bytes:

@@ -102,7 +102,9 @@ class _Loader:
         if marks:
             index = map_file(self._fs, segment_file(self._dir, first, IDX))
             _count_dead(info, index, marks)
-        gone.update(marks.within(first, info.last_seq))
+            inside = Ranges(marks.within(first, info.last_seq))
+            inside.update(gone)
+            gone = inside
         if gone:
             self._report.marks[first] = gone
             info.dead = gone.covered
@@ -189,9 +191,7 @@ class _Loader:
         except FileNotFoundError:
             return -1
 
-    def _damage(
-        self, segment: int, part: str, first: int, last: int, what: str, *, repaired: bool = False
-    ) -> None:
+    def _damage(self, segment: int, part: str, first: int, last: int, what: str, *, repaired: bool = False) -> None:
         path = segment_file(self._dir, segment, part)
         self._report.damage.append(Damage(path, first, last, what, repaired))
 

@@ -19,8 +19,12 @@ class Ranges:
 
     @classmethod
     def unpack(cls, packed: bytes | memoryview) -> Ranges:
-        """The inverse of packed()."""
-        return cls((first, last) for first, last in struct.iter_unpack("<QQ", packed))
+        """The inverse of packed(), which is believed to be sorted and disjoint."""
+        ranges = cls()
+        bounds = list(struct.unpack(f"<{len(packed) // 8}Q", packed))
+        ranges._firsts, ranges._lasts = bounds[0::2], bounds[1::2]
+        ranges._covered = sum(ranges._lasts) - sum(ranges._firsts) + len(ranges._firsts)
+        return ranges
 
     @property
     def covered(self) -> int:
@@ -32,6 +36,13 @@ class Ranges:
         last = first if last is None else last
         if first > last:
             raise ValueError(f"range {first}..{last} runs backwards")
+        if not self._lasts or first > self._lasts[-1] + 1:
+            # Behind all the others: the usual case when marks are read back.
+            self._firsts.append(first)
+            self._lasts.append(last)
+            self._covered += last - first + 1
+            self._packed = None
+            return last - first + 1
         # Neighbours merge: [1..3] and [4..5] become [1..5].
         low = bisect_left(self._lasts, first - 1)
         high = bisect_right(self._firsts, last + 1)
