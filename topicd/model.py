@@ -87,37 +87,33 @@ def _checked(given: Any) -> dict[str, Any]:
         if name == "durable":
             continue
         if name not in known:
-            raise InvalidRequest(
-                f"unknown config field {name!r:.100}; known are {', '.join(sorted(known))}, durable"
-            )
+            raise InvalidRequest(f"unknown config field {name!r:.100}; known are {', '.join(sorted(known))}, durable")
         changes[name] = _checked_value(name, value, dict(known[name].metadata))
     # An explicit durability wins over the alias.
     if "durable" in given:
         if not isinstance(given["durable"], bool):
             raise InvalidRequest(f"config field durable must be true or false, not {given['durable']!r:.100}")
-        changes.setdefault(
-            "durability", Durability.FSYNC.value if given["durable"] else Durability.DISK.value
-        )
+        changes.setdefault("durability", Durability.FSYNC.value if given["durable"] else Durability.DISK.value)
     return changes
 
 
 def _checked_value(name: str, value: Any, rule: dict[str, Any]) -> Any:
     if name == "dead_letter":
-        return None if value is None else check_topic_name(value)
+        if value is not None and not (isinstance(value, str) and TOPIC_NAME.fullmatch(value)):
+            raise InvalidRequest(
+                f"config field dead_letter must be a topic name ({TOPIC_NAME_RULE}), not {value!r:.100}"
+            )
+        return value
     if name == "priority" and value is None:
         return None
     if "choice" in rule:
         if value not in rule["choice"]:
-            raise InvalidRequest(
-                f"config field {name} must be one of {', '.join(rule['choice'])}, not {value!r:.100}"
-            )
+            raise InvalidRequest(f"config field {name} must be one of {', '.join(rule['choice'])}, not {value!r:.100}")
         return value
     if "range" in rule:
         low, high = rule["range"]
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise InvalidRequest(
-                f"config field {name} must be an integer from {low} to {high}, not {value!r:.100}"
-            )
+            raise InvalidRequest(f"config field {name} must be an integer from {low} to {high}, not {value!r:.100}")
         return value
     if not isinstance(value, bool):
         raise InvalidRequest(f"config field {name} must be true or false, not {value!r:.100}")
@@ -136,21 +132,14 @@ class TagMatch:
         """`"x"` or `["tag", "Eq", "x"]` or `["tag", "Glob", "x*"]`."""
         if isinstance(given, str):
             return cls._make(given, prefix=False)
-        if (
-            isinstance(given, list | tuple)
-            and len(given) == 3
-            and given[0] == "tag"
-            and isinstance(given[2], str)
-        ):
+        if isinstance(given, list | tuple) and len(given) == 3 and given[0] == "tag" and isinstance(given[2], str):
             if given[1] == "Eq":
                 return cls._make(given[2], prefix=False)
             if given[1] == "Glob":
                 if not given[2].endswith("*") or "*" in given[2][:-1]:
                     raise InvalidRequest(f"Glob takes one trailing '*', got {given[2]!r:.300}")
                 return cls._make(given[2][:-1], prefix=True)
-        raise InvalidRequest(
-            f"match must be a tag, ['tag','Eq',x] or ['tag','Glob','x*'], got {given!r:.300}"
-        )
+        raise InvalidRequest(f"match must be a tag, ['tag','Eq',x] or ['tag','Glob','x*'], got {given!r:.300}")
 
     @classmethod
     def _make(cls, text: str, *, prefix: bool) -> TagMatch:
