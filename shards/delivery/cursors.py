@@ -52,20 +52,30 @@ class Cursors:
             self._ack(topic, self._get(topic, name), fields.get("seq"), done)
         elif action == "reset":
             self._get(topic, name)
-            self._log(topic, name, self._start(topic, fields.get("start")), done)
+            self._log(topic, action, name, self._start(topic, fields.get("start")), done)
         elif action == "remove":
             self._get(topic, name)
-            self._log(topic, name, None, done)
+            self._log(topic, action, name, None, done)
         elif action == "state":
             done(self._row(topic, self._get(topic, name)), None)
         else:
             raise InvalidRequest(f"action must be open, ack, list, reset, remove or state, not {action!r:.50}")
 
     def replay(self, topic: Topic, body: dict[str, Any], ts: int) -> None:
-        if body.get("acked") is None:
-            topic.consumers.pop(str(body["name"]), None)
+        """Requests that were under way together: the first to open wins, an acknowledgement only goes forward and
+        does not bring a removed consumer back."""
+        name, acked, action = str(body["name"]), body["acked"], body["action"]
+        known = topic.consumers.get(name)
+        if action == "open":
+            counts = known is None
+        elif action == "ack":
+            counts = known is not None and known.acked < acked
         else:
-            topic.consumers[str(body["name"])] = Cursor(str(body["name"]), int(body["acked"]), ts)
+            counts = True
+        if counts and acked is None:
+            topic.consumers.pop(name, None)
+        elif counts:
+            topic.consumers[name] = Cursor(name, int(acked), ts)
 
     def largest_lag(self, topic: Topic) -> int:
         """Of the consumer that is furthest behind; 0 without consumers."""
@@ -81,7 +91,7 @@ class Cursors:
             return
         through = min(topic.visible, *(cursor.acked for cursor in topic.consumers.values()))
         if through >= topic.earliest:
-            self._actor.deletion.delete_through(topic, through)
+            self._actor.deletion.free_through(topic, through)
 
     def _open(self, topic: Topic, name: str, fields: dict[str, Any], done: Done) -> None:
         cursor = topic.consumers.get(name)
@@ -94,29 +104,33 @@ class Cursors:
         def opened(row: dict[str, Any] | None, error: TopicdError | None) -> None:
             done(None if row is None else {**row, "created": True}, error)
 
-        self._log(topic, name, self._start(topic, fields.get("start")), opened)
+        self._log(topic, "open", name, self._start(topic, fields.get("start")), opened)
 
     def _ack(self, topic: Topic, cursor: Cursor, seq: Any, done: Done) -> None:
         if isinstance(seq, bool) or not isinstance(seq, int) or not 0 <= seq <= MAX_SEQ:
             raise InvalidRequest(f"seq must be an integer from 0, not {seq!r:.50}")
-        if seq > topic.visible:
-            raise Conflict(f"seq {seq} does not exist yet, the newest is {topic.visible}", head_seq=topic.visible)
-        if seq <= cursor.acked:
+        if self._at_seq(topic, seq) <= cursor.acked:
             done(self._row(topic, cursor), None)
             return
-        self._log(topic, cursor.name, seq, done)
+        self._log(topic, "ack", cursor.name, seq, done)
 
-    def _log(self, topic: Topic, name: str, acked: int | None, done: Done) -> None:
+    def _log(self, topic: Topic, action: str, name: str, acked: int | None, done: Done) -> None:
         now = self._actor.clock.now_ms()
+        body = {"action": action, "name": name, "acked": acked}
 
         def stored() -> None:
-            self.replay(topic, {"name": name, "acked": acked}, now)
+            self.replay(topic, body, now)
             self.free_acked(topic)
             cursor = topic.consumers.get(name)
-            done({"name": name} if cursor is None else self._row(topic, cursor), None)
+            if cursor is not None:
+                done(self._row(topic, cursor), None)
+            elif action == "remove":
+                done({"name": name}, None)
+            else:
+                done(None, self._not_found(topic, name))
 
         need = max(NEED_OF[Durability(topic.config.durability)], Need.WRITTEN)
-        frame = control_frame(FrameType.CURSOR, topic.id, acked or 0, now, {"name": name, "acked": acked})
+        frame = control_frame(FrameType.CURSOR, topic.id, acked or 0, now, body)
         self._actor.submit_control(topic, frame, ControlEntry(need, stored, lambda error: done(None, error)))
 
     def _start(self, topic: Topic, start: Any) -> int:
@@ -129,14 +143,24 @@ class Cursors:
             for key, low in (("seq", 0), ("ts", 0)):
                 value = start.get(key)
                 if isinstance(value, int) and not isinstance(value, bool) and low <= value <= MAX_SEQ:
-                    return value if key == "seq" else self._actor.reader.seq_before_ts(topic, value)
+                    return self._at_seq(topic, value) if key == "seq" else self._actor.reader.start_at(topic, value)
         raise InvalidRequest(f"start must be {{at: earliest or latest}}, {{seq: n}} or {{ts: ms}}, not {start!r:.100}")
+
+    @staticmethod
+    def _at_seq(topic: Topic, seq: int) -> int:
+        if seq > topic.visible:
+            raise Conflict(f"seq {seq} does not exist yet, the newest is {topic.visible}", head_seq=topic.visible)
+        return seq
 
     def _get(self, topic: Topic, name: str) -> Cursor:
         cursor = topic.consumers.get(name)
         if cursor is None:
-            raise ConsumerNotFound(f"topic {topic.name!r} has no consumer {name!r}", topic=topic.name, name=name)
+            raise self._not_found(topic, name)
         return cursor
+
+    @staticmethod
+    def _not_found(topic: Topic, name: str) -> ConsumerNotFound:
+        return ConsumerNotFound(f"topic {topic.name!r} has no consumer {name!r}", topic=topic.name, name=name)
 
     def _row(self, topic: Topic, cursor: Cursor) -> dict[str, Any]:
         return {

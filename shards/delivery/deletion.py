@@ -54,6 +54,14 @@ class Deletion:
         frame = control_frame(FrameType.DELETE, topic.id, bound, self._actor.clock.now_ms(), body)
         self._actor.submit_control(topic, frame, ControlEntry(need, stored, lambda error: done(None, error)))
 
+    def free_through(self, topic: Topic, last: int) -> None:
+        """What every consumer has acknowledged. In the log, or a consumer that is set back or removed later would
+        bring it back at recovery."""
+        self.delete_through(topic, last)
+        body = {"before": last + 1, "match": None, "bound": last}
+        frame = control_frame(FrameType.DELETE, topic.id, last, self._actor.clock.now_ms(), body)
+        self._actor.submit_control(topic, frame, ControlEntry(Need.PLACED))
+
     def replay(self, topic: Topic, body: dict[str, Any]) -> None:
         match = body.get("match")
         self.apply(topic, body.get("before"), TagMatch.from_wire(match) if match else None, int(body["bound"]))

@@ -156,6 +156,7 @@ class Topics:
             # What the old TTL has taken does not come back with a longer one.
             self._actor.retention.expire(topic)
             topic.set_config(config)
+            self._actor.cursors.free_acked(topic)
             self._actor.note_config(topic)
             done(topic, None)
 
