@@ -34,7 +34,10 @@ class KeyWindow:
         return known.first_seq, known.records
 
     def remember(self, topic: Topic, key: bytes, first_seq: int, count: int) -> None:
-        expires = self._clock.now_ms() + topic.config.idempotency_window_ms
+        window = topic.config.idempotency_window_ms
+        if not window:
+            return
+        expires = self._clock.now_ms() + window
         self._known[(topic.id, key)] = _Known(expires, first_seq, count)
         self._known.move_to_end((topic.id, key))
         while len(self._known) > KEYS_KEPT:

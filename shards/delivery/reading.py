@@ -115,8 +115,14 @@ class Reader:
             answer.bytes = sum(len(part) for part in answer.parts)
         return answer
 
+    def start_at(self, topic: Topic, ts: int) -> int:
+        """The cursor from which the first live record with that time or later is read."""
+        retention = self._actor.retention
+        retention.expire(topic)
+        return retention.first_live(topic, max(self.seq_before_ts(topic, ts) + 1, topic.earliest)) - 1
+
     def seq_before_ts(self, topic: Topic, ts: int) -> int:
-        """The cursor from which the first record with that time or later is read."""
+        """The last seq in store whose record is older."""
         for info in topic.segments:
             if info.last_ts >= ts:
                 return max(self._actor.segment_reader(topic, info).seq_at_ts(ts) - 1, 0)

@@ -207,10 +207,12 @@ def _start(session: Session, topic: Topic, fields: dict[str, Any], from_seq: int
     """Where to read from: a time instead of a seq, or from the start when the cursor belongs to an older topic."""
     epoch = fields.get("epoch")
     if epoch is not None and epoch != topic.id:
-        gap = Tombstone(from_seq + 1, from_seq, GapReason.RECREATED.value, 0, topic.earliest, topic.visible)
-        return 0, gap
+        # The range is what of the new topic is gone already; nobody knows how much of the old one was missed.
+        session.actor.retention.expire(topic)
+        lost = topic.evict_floor - 1
+        return 0, Tombstone(1, lost, GapReason.RECREATED.value, lost, topic.earliest, topic.visible)
     if fields.get("from_ts") is not None:
-        return session.actor.reader.seq_before_ts(topic, _number(fields, "from_ts", 0, 0, limits.MAX_SEQ)), None
+        return session.actor.reader.start_at(topic, _number(fields, "from_ts", 0, 0, limits.MAX_SEQ)), None
     return from_seq, None
 
 
