@@ -134,7 +134,9 @@ def _waves(works: Iterable[_Work[AppendJob]]) -> list[list[_Work[AppendJob]]]:
 
 def _run_wave(fs: Fs, works: list[_Work[AppendJob]]) -> None:
     _write_and_sync(fs, works, _write_data)
-    _sync_names(fs, works)
+    if len(works) <= SINGLE_SYNCS:
+        # Else the sync of the filesystem took the names along.
+        _sync_names(fs, works)
     for work in works:
         work.run(_write_index, fs, work.job)
         work.result.stored = work.result.ok
@@ -161,9 +163,6 @@ def _write_and_sync(fs: Fs, works: list[_Work[J]], write: Callable[[Fs, _Work[J]
 
 def _sync_names(fs: Fs, works: list[_Work[AppendJob]]) -> None:
     created = [work for work in works if work.job.create and work.result.ok]
-    if len(created) > SINGLE_SYNCS:
-        _for_each_root(created, fs.sync_filesystem)
-        return
     _for_each_root(created, fs.sync_dir)
     for work in created:
         work.run(fs.sync_dir, work.job.topic_dir)

@@ -18,15 +18,18 @@ from topicd.shards.storage.index import (
     ENTRY,
     ENTRY_BYTES,
     IndexEntry,
+    damaged_entries,
     entry_at,
+    entry_count,
     flagged,
+    gone_entries,
     index_end,
 )
 from topicd.shards.storage.names import DATA, IDX, map_file, segment_file, topic_id_of
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.recover import APPEND
+from topicd.shards.storage.recover import APPEND, reindex
 from topicd.shards.storage.segment import SegmentInfo
-from topicd.shards.storage.tags import TagTable
+from topicd.shards.storage.tags import Seal, TagTable, pack_tags, read_seal
 
 _WARM_CHUNK = 1 << 20
 _OPEN_ATTEMPTS = 8
@@ -83,10 +86,32 @@ class SegmentReader:
                 index = pending
                 break
         # Still no match: the data was cut short. What is there can be read.
+        index = self._believed_index(index, data)
         if len(index) != self._info.count * ENTRY_BYTES:
             raise self._corrupt(self._info.first_seq, self._info.last_seq, "the index has a wrong size")
         self._index, self._data = index, data
         self._damaged = Ranges(flagged(index, self._info.first_seq, DAMAGED))
+
+    def _believed_index(self, index: memoryview, data: memoryview) -> memoryview:
+        """The index as it is if its seal vouches for it, else one from the data, in memory only."""
+        seal = self._seal()
+        if seal is None or core.xxh3_64(index) == seal.index_xxh3:
+            return index
+        first, last = self._info.first_seq, self._info.last_seq
+        entries, _, end, _ = reindex(data, first, topic_id_of(self._dir), last)
+        found = entry_count(entries)
+        if found < self._info.count:
+            ts = entry_at(entries, found - 1).ts if found else 0
+            known_gone = not seal.gone.missing(first + found, last)
+            missing = self._info.count - found
+            entries += gone_entries(end, ts, missing) if known_gone else damaged_entries(end, end, ts, missing)
+        return memoryview(entries)
+
+    def _seal(self) -> Seal | None:
+        try:
+            return read_seal(self._fs, self._dir, self._info.first_seq)
+        except FileNotFoundError:
+            return None
 
     def _pending_index(self, data_bytes: int) -> memoryview | None:
         try:
@@ -201,10 +226,25 @@ class SegmentReader:
             file.close()
 
     def tags(self) -> TagTable:
-        """The tag table of a sealed segment, opened at first use."""
+        """The tag table of a sealed segment, opened at first use; from the data if the stored one is
+        damaged.
+        """
         if self._tags is None:
-            self._tags = TagTable(self._fs, self._dir, self._info.first_seq).open()
+            table = TagTable(self._fs, self._dir, self._info.first_seq)
+            try:
+                self._tags = table.open()
+            except (StorageCorrupt, FileNotFoundError):
+                self._tags = table.use(self._build_tags())
         return self._tags
+
+    def _build_tags(self) -> memoryview:
+        info = self._info
+        tagged: list[tuple[bytes, int]] = []
+        for first, last in self._damaged.missing(info.first_seq, info.last_seq):
+            frames = self.read(first, last)
+            tagged += core.frame_tags(frames, 0, len(frames))
+        seal = Seal(info.first_seq, info.count, 0, info.data_bytes, info.first_ts, info.last_ts, info.created_ms, 0)
+        return memoryview(b"".join(pack_tags(seal, tagged)))
 
     def close(self) -> None:
         """May be called twice. Do not call it while another thread reads; forget the reader instead."""

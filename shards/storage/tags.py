@@ -19,7 +19,7 @@ from topicd._native import core
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.model import TagMatch
 from topicd.shards.storage.fs import Fs
-from topicd.shards.storage.names import TAGS, segment_file
+from topicd.shards.storage.names import TAGS, map_file, segment_file
 from topicd.shards.storage.ranges import Ranges
 
 MAGIC = b"TTAG"
@@ -179,11 +179,10 @@ class TagTable:
 
     def open(self) -> TagTable:
         """StorageCorrupt if the table fails its checksum."""
-        file = self._fs.open(self._path)
-        try:
-            view = file.map()
-        finally:
-            file.close()
+        return self.use(map_file(self._fs, self._path))
+
+    def use(self, view: memoryview) -> TagTable:
+        """Search in these bytes of such a file instead of the stored ones."""
         seal = parse_seal(self._path, view, len(view), self._first_seq)
         if seal is None or core.xxh3_64(view[seal.table_at :]) != seal.table_xxh3:
             last = self._first_seq + (seal.count if seal else 1) - 1

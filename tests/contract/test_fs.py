@@ -11,6 +11,7 @@ import pytest
 from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from tests.support.monitorfs import MonitorFs
+from topicd._native.interface import Buffer
 from topicd.errors import FormatError
 from topicd.shards.storage.fs import Fs, RealFs, read_all, replace_file, tmp_path, write_beside
 
@@ -68,7 +69,12 @@ def test_create_keeps_what_is_there(fs: Fs, path: Path) -> None:
 
 
 def test_pwrite_puts_many_parts_of_every_kind_end_to_end(fs: Fs, path: Path) -> None:
-    parts = [b"ab", bytearray(b"cd"), memoryview(b"-efg-")[1:-1], b""] * 1500  # more than one writev takes
+    parts: list[Buffer] = [
+        b"ab",
+        bytearray(b"cd"),
+        memoryview(b"-efg-")[1:-1],
+        b"",
+    ] * 1500  # more than one writev takes
     file = fs.open(path, write=True, create=True)
     file.pwrite(parts, 3)
     assert file.size() == 3 + 7 * 1500

@@ -22,66 +22,14 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from random import Random
 from threading import RLock
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from tests.support.powerloss import SECTOR, STYLES, Dir, Inode, PowerLoss, Rename, Truncate, Write, apply, link
 from topicd._native.interface import Buffer
 
-SECTOR = 512
-STYLES = ("lost", "kept", "prefix", "sectors", "zeroed", "names", "bytes")
 T = TypeVar("T")
-
-
-class Write(NamedTuple):
-    order: int
-    offset: int
-    data: bytes
-
-
-class Truncate(NamedTuple):
-    order: int
-    size: int
-
-
-class Rename(NamedTuple):
-    """One change of a directory, done whole or not at all: names with what they stand for from now on."""
-
-    order: int
-    names: tuple[tuple[str, Inode | Dir | None], ...]
-
-
-class Inode:
-    def __init__(self, durable: bytes = b"") -> None:
-        self.content = bytearray(durable)  # what reads see
-        self.durable = bytearray(durable)  # what survives
-        self.pending: list[Write | Truncate] = []  # what may
-
-    def sync(self) -> None:
-        # Not `durable = content`: pages that a failed sync dropped stay lost until they are written again.
-        for op in self.pending:
-            apply(self.durable, op)
-        self.pending.clear()
-
-
-class Dir:
-    def __init__(self) -> None:
-        self.live: dict[str, Inode | Dir] = {}
-        self.durable: dict[str, Inode | Dir] = {}
-        self.pending: list[Rename] = []
-
-    def sync(self) -> None:
-        self.durable = dict(self.live)
-        self.pending.clear()
-
-
-def apply(data: bytearray, op: Write | Truncate) -> None:
-    if isinstance(op, Truncate):
-        del data[op.size :]
-        data.extend(bytes(op.size - len(data)))
-    else:
-        data.extend(bytes(max(op.offset - len(data), 0)))
-        data[op.offset : op.offset + len(op.data)] = op.data
+__all__ = ["SECTOR", "STYLES", "FakeDisk", "FakeFile"]
 
 
 class FakeDisk:
@@ -99,9 +47,7 @@ class FakeDisk:
 
     # ---- Fs ----
 
-    def open(
-        self, path: Path, *, write: bool = False, create: bool = False, exclusive: bool = False
-    ) -> FakeFile:
+    def open(self, path: Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> FakeFile:
         with self._lock:
             parent, name = self._parent(path)
             node = parent.live.get(name)
@@ -227,7 +173,7 @@ class FakeDisk:
         """The disk as a crash now would leave it; this one goes on undisturbed."""
         with self._lock:
             disk = FakeDisk(self.capacity)
-            disk._root = _Crash(seed, self._order).directory(self._root)
+            disk._root = PowerLoss(seed, self._order).directory(self._root)
             disk._order = self._order
             return disk
 
@@ -273,7 +219,7 @@ class FakeDisk:
 
     def _change(self, parent: Dir, *names: tuple[str, Inode | Dir | None]) -> None:
         parent.pending.append(Rename(self._next(), names))
-        _link(parent.live, names)
+        link(parent.live, names)
 
     def _next(self) -> int:
         self._order += 1
@@ -347,105 +293,6 @@ class FakeFile:
             if self._node is None or self._epoch != self._disk._epoch or (write and not self._writable):
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             return step(self._node)
-
-
-class _Crash:
-    """One way the unsynced part may come out."""
-
-    def __init__(self, seed: int, order: int) -> None:
-        self._random = Random(seed)
-        self._style = STYLES[seed % len(STYLES)]
-        self._until = self._random.randint(0, order)
-        self._copies: dict[int, Inode | Dir] = {}
-
-    def directory(self, source: Dir) -> Dir:
-        names = dict(source.durable)
-        for change in source.pending:
-            if self._name_survives(change):
-                _link(names, change.names)
-        copy = Dir()
-        copy.live = {name: self._copy(node) for name, node in names.items()}
-        copy.sync()
-        return copy
-
-    def _copy(self, node: Inode | Dir) -> Inode | Dir:
-        if id(node) not in self._copies:
-            whole = self.directory(node) if isinstance(node, Dir) else Inode(bytes(self._bytes(node)))
-            self._copies[id(node)] = whole
-        return self._copies[id(node)]
-
-    def _name_survives(self, change: Rename) -> bool:
-        if self._style == "prefix":
-            return change.order <= self._until
-        if self._style in {"sectors", "zeroed"}:
-            return self._random.random() < 0.5
-        return self._style in {"kept", "names"}
-
-    def _bytes(self, node: Inode) -> bytearray:
-        left = bytearray(node.durable)
-        if self._style in {"kept", "bytes"}:
-            for op in node.pending:
-                apply(left, op)
-        elif self._style == "prefix":
-            self._apply_prefix(left, node.pending)
-        elif self._style in {"sectors", "zeroed"} and node.pending:
-            return self._mix_sectors(node)
-        return left
-
-    def _apply_prefix(self, left: bytearray, pending: list[Write | Truncate]) -> None:
-        for op in pending:
-            if op.order <= self._until:
-                apply(left, op)
-            elif isinstance(op, Write):
-                # The first one behind the point reached the disk in part: whole sectors of old bytes only.
-                kept = self._random.randint(0, len(op.data))
-                if op.offset + kept < len(left):
-                    kept = max((op.offset + kept) // SECTOR * SECTOR - op.offset, 0)
-                apply(left, Write(op.order, op.offset, op.data[:kept]))
-                return
-            else:
-                return
-
-    def _mix_sectors(self, node: Inode) -> bytearray:
-        sizes, grown = [len(node.durable)], len(node.durable)
-        for op in node.pending:
-            grown = op.size if isinstance(op, Truncate) else max(grown, op.offset + len(op.data))
-            sizes.append(grown)
-        size = self._random.choice(sizes)
-        left = bytearray(size)
-        for start in range(0, size, SECTOR):
-            left[start : start + SECTOR] = self._sector(node, start)[: size - start]
-        return left
-
-    def _sector(self, node: Inode, start: int) -> bytes:
-        window = bytearray(node.durable[start : start + SECTOR].ljust(SECTOR, b"\0"))
-        versions = [bytes(window)]
-        for op in node.pending:
-            if isinstance(op, Truncate):
-                if op.size < start + SECTOR:
-                    keep = max(op.size - start, 0)
-                    window[keep:] = bytes(SECTOR - keep)
-                    versions.append(bytes(window))
-                continue
-            low, high = max(op.offset, start), min(op.offset + len(op.data), start + SECTOR)
-            if low < high:
-                window[low - start : high - start] = op.data[low - op.offset : high - op.offset]
-                versions.append(bytes(window))
-        chosen = self._random.choice(versions)
-        old = min(max(len(node.durable) - start, 0), SECTOR)
-        if self._style == "zeroed" and self._random.random() < 0.3:
-            return chosen[:old].ljust(SECTOR, b"\0")
-        if self._random.random() < 0.2:
-            return chosen[: self._random.randint(old, SECTOR)].ljust(SECTOR, b"\0")
-        return chosen
-
-
-def _link(names: dict[str, Inode | Dir], changes: tuple[tuple[str, Inode | Dir | None], ...]) -> None:
-    for name, node in changes:
-        if node is None:
-            names.pop(name, None)
-        else:
-            names[name] = node
 
 
 def _walk(directory: Dir, path: Path) -> Iterator[tuple[Path, Inode | Dir]]:

@@ -22,3 +22,12 @@ def topic() -> Topic:
 def real(tmp_path: Path) -> Topic:
     """A topic on the real disk."""
     return Topic(topics_dir=tmp_path / "topics")
+
+
+@pytest.fixture
+def three(disk: FakeDisk, topic: Topic) -> Topic:
+    """1..20 and 21..40 sealed, 41..60 active."""
+    topic.append(disk, 20, seal=True)
+    topic.append(disk, 20, seal=True)
+    topic.append(disk, 20)
+    return topic

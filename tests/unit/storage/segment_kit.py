@@ -150,3 +150,22 @@ def summary(loaded: LoadedSegments) -> tuple[list[SegmentInfo], dict[int, list[t
 def seqs(first: int, last: int, without: Sequence[tuple[int, int]] = ()) -> list[int]:
     dead = Ranges(without)
     return [seq for seq in range(first, last + 1) if seq not in dead]
+
+
+def cut(disk: Fs, topic: Topic, part: str, first: int, size: int) -> None:
+    file = disk.open(topic.file(part, first), write=True)
+    file.truncate(size)
+    file.sync()
+    file.close()
+
+
+def append_bytes(disk: Fs, topic: Topic, data: bytes) -> None:
+    file = disk.open(topic.file("data"), write=True)
+    file.pwrite([data], file.size())
+    file.close()
+
+
+def offset(topic: Topic, seq: int) -> int:
+    """Where the record begins in its segment of 20."""
+    first = (seq - 1) // 20 * 20 + 1
+    return len(frames(topic.topic_id, first, seq - first))

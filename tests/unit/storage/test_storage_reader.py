@@ -191,6 +191,48 @@ def test_tags_of_a_sealed_segment(disk: FakeDisk, topic: Topic) -> None:
     assert reader.tags() is reader.tags()
 
 
+@pytest.mark.parametrize("dead", [[], [(1, 5)], [(30, 40)]])
+def test_a_rotten_index_is_derived_from_the_data(disk: FakeDisk, topic: Topic, dead: list[tuple[int, int]]) -> None:
+    topic.append(disk, COUNT, seal=True)
+    info = load_segments(disk, topic.dir).segments[0]
+    if dead:
+        info = rewrite_segment(disk, topic.dir, info, Ranges(dead))
+    whole = SegmentReader(disk, topic.dir, info).open()
+    first_offset = whole.entry(11).offset.to_bytes(4, "little")
+    # Entry 10 now points to the frame of 11: valid bytes, but of another record.
+    disk.damage(topic.file("idx", 1), 9 * 20, first_offset)
+    before = disk.files()
+    reader = SegmentReader(disk, topic.dir, info).open()
+    reader.verify(1, 40)
+    assert bytes(reader.read(10, 10)) == frames(7, 10, 1)
+    assert [reader.entry(seq)[:2] for seq in range(1, 41)] == [whole.entry(seq)[:2] for seq in range(1, 41)]
+    assert disk.files() == before
+
+
+def test_a_rotten_index_of_data_cut_short_invents_nothing(disk: FakeDisk, topic: Topic) -> None:
+    topic.append(disk, COUNT, seal=True)
+    info = load_segments(disk, topic.dir).segments[0]
+    cut = SegmentReader(disk, topic.dir, info).open().entry(30).offset
+    disk.open(topic.file("data", 1), write=True).truncate(cut)
+    disk.damage(topic.file("idx", 1), 39 * 20, b"\xff" * 8)
+    reader = SegmentReader(disk, topic.dir, info).open()
+    reader.verify(1, 29)
+    with pytest.raises(StorageCorrupt) as caught:
+        reader.read(29, 40)
+    assert (caught.value.detail["first_seq"], caught.value.detail["last_seq"]) == (30, 40)
+
+
+def test_a_rotten_tag_table_is_derived_from_the_data(disk: FakeDisk, topic: Topic) -> None:
+    topic.append(disk, COUNT, seal=True)
+    info = load_segments(disk, topic.dir).segments[0]
+    for at in (20, 120):
+        disk.damage(topic.file("tags", 1), at, b"\xa5")
+        reader = SegmentReader(disk, topic.dir, info).open()
+        assert reader.tags().find(TagMatch(b"green")) == [s for s in range(1, 41) if tag_of(s) == b"green"]
+    disk.unlink(topic.file("tags", 1))
+    assert len(SegmentReader(disk, topic.dir, info).open().tags().find(TagMatch(b"", prefix=True))) == 30
+
+
 def test_close_twice_and_use_after_close(reader: SegmentReader) -> None:
     frame = reader.read(101, 101)
     reader.close()

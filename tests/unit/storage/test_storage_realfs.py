@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import os
@@ -73,7 +74,7 @@ def test_a_failed_sync_of_the_filesystem_is_raised_with_its_errno(
     class Libc:
         @staticmethod
         def syncfs(fd: int) -> int:
-            module.ctypes.set_errno(errno.EDQUOT)
+            ctypes.set_errno(errno.EDQUOT)
             return -1
 
     monkeypatch.setattr(module, "_libc", Libc)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.storage.segment_kit import frames
 from topicd.limits import MAX_FRAME
 from topicd.shards.storage import recover
-from topicd.shards.storage.index import DAMAGED, GONE, entry_count, flagged, tiled_entries
+from topicd.shards.storage.index import DAMAGED, GONE, entry_at, entry_count, flagged, tiled_entries
 from topicd.shards.storage.recover import next_frame, reindex
 
 ONE = frames(7, 5, 1)
@@ -80,6 +80,6 @@ def test_an_index_of_anything_tiles_and_serves_only_what_was_written(seed: int) 
     assert sorted(damaged) == [s for a, b in found.damaged for s in range(a, b + 1)]
     for seq in range(1, count + 1):
         if seq not in damaged | gone:
-            offset, length, _, _ = recover.entry_at(found.entries, seq - 1)
+            offset, length, _, _ = entry_at(found.entries, seq - 1)
             assert bytes(data[offset : offset + length]) == whole[seq]
     assert found.end + found.bad_tail == len(data)

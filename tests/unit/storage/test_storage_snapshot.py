@@ -99,3 +99,45 @@ def test_an_unreadable_newest_falls_back(disk: FakeDisk) -> None:
     again = SnapshotStore(failing, HOME)
     assert again.load_newest() == (1, "a")
     assert "Input/output error" in again.problems[0]
+
+
+OTHER = HOME.with_name("shard-01")
+
+
+def run_number(run: int, count: int) -> int:
+    return (run << 32) + count
+
+
+def test_numbers_of_a_later_run_are_higher(disk: FakeDisk) -> None:
+    assert SnapshotStore(disk, HOME, run=5).save("a") == run_number(5, 1)
+    assert SnapshotStore(disk, HOME, run=5).save("b") == run_number(5, 2)
+    assert SnapshotStore(disk, HOME, run=6).save("c") == run_number(6, 1)
+    assert SnapshotStore(disk, HOME).load_newest() == (run_number(6, 1), "c")
+
+
+def test_snapshots_of_earlier_runs_stay_until_every_shard_has_two(disk: FakeDisk) -> None:
+    for number in range(3):
+        SnapshotStore(disk, HOME, run=1).save(f"old {number}", [HOME])
+    siblings = [HOME, OTHER]
+    mine, other = SnapshotStore(disk, HOME, run=2), SnapshotStore(disk, OTHER, run=2)
+    for number in range(3):
+        mine.save(f"new {number}", siblings)
+    assert SnapshotStore(disk, HOME).load_by_run() == [
+        (run_number(1, 3), "old 2"),
+        (run_number(2, 3), "new 2"),
+    ]
+    other.save("x", siblings)
+    other.save("y", siblings)
+    mine.save("new 3", siblings)
+    assert SnapshotStore(disk, HOME).load_by_run() == [(run_number(2, 4), "new 3")]
+    assert len(SnapshotStore(disk, HOME).numbers()) == 2
+
+
+def test_a_corrupt_one_of_a_run_falls_back_inside_the_run(disk: FakeDisk) -> None:
+    store = SnapshotStore(disk, HOME, run=2)
+    store.save({"v": "one"})
+    number = store.save({"v": "two"})
+    rot(disk, number)
+    again = SnapshotStore(disk, HOME)
+    assert again.load_by_run() == [(run_number(2, 1), {"v": "one"})]
+    assert len(again.problems) == 1

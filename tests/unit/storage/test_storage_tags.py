@@ -62,6 +62,19 @@ def test_the_seal_comes_back_whole() -> None:
     assert read_seal(disk, HOME, 100) == seal
 
 
+def test_the_layout_is_the_documented_one() -> None:
+    seal = a_seal(gone=Ranges([(100, 104)]), damaged=3)
+    disk, _ = table(seal, [(b"red", 110), (b"blue", 111), (b"red", 112)])
+    raw = disk.files()[segment_file(HOME, 100, "tags")]
+    postings = struct.pack("<III", 11, 10, 12)
+    directory = struct.pack("<IIIIIIII", 0, 4, 0, 1, 4, 3, 1, 2)
+    rest = directory + b"bluered" + postings
+    numbers = (100, 50, 3, 12345, 5, 9, 4, 2**64 - 1, 1, 2, 7, 3, core.xxh3_64(rest))
+    head = b"TTAG" + struct.pack("<HHQIIQQQQQIIIIQ", 1, 0, *numbers)
+    gone = struct.pack("<QQ", 100, 104)
+    assert raw == head + struct.pack("<Q", core.xxh3_64(head + gone)) + gone + rest
+
+
 def test_more_gone_ranges_than_one_read_takes() -> None:
     seal = a_seal(count=2000, gone=Ranges((seq, seq) for seq in range(100, 2100, 2)))
     disk, found = table(seal, [(b"x", 101)])
