@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from topicd import aio as aio
-    from topicd import errors as errors
     from topicd.client.batch import Batch as Batch
     from topicd.client.batch import ReadResult as ReadResult
     from topicd.client.client import Client as Client

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import msgpack
 
 from tests.support.fakelog import FakeTopic
 from topicd.errors import Conflict, ConsumerNotFound, InvalidRequest, TopicdError, TopicNotFound, WrongShard
+from topicd.ipc import unixsock
 from topicd.ipc.protocol import (
     ANSWER,
     APPEND,
@@ -72,7 +74,8 @@ class FakeServer:
         self.now_ms = 1_700_000_000_000
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[socket.socket] = []
+        self._accepting: set[asyncio.Task[Any]] = set()
 
     @property
     def path(self) -> Path:
@@ -92,23 +95,31 @@ class FakeServer:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
 
     def listen(self) -> None:
-        async def begin() -> None:
+        def begin() -> None:
             run = RunDir(self.run_dir)
-            paths = [(-1, run.socket), *((i, run.delivery_socket(i)) for i in range(self.shards))]
-            for index, path in paths:
-                path.unlink(missing_ok=True)
-                factory = partial(Session, self, index)
-                self._servers.append(await self._loop.create_unix_server(factory, str(path)))
+            for index, path in [(-1, run.socket), *((i, run.delivery_socket(i)) for i in range(self.shards))]:
+                listener = unixsock.listen(path, 0o600)
+                self._listeners.append(listener)
+                self._loop.add_reader(listener, self._accept, listener, index)
 
-        asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
+        self.run(begin)
+
+    def _accept(self, listener: socket.socket, shard: int) -> None:
+        """By hand: asyncio's Server forgets connections that arrive while it is being closed."""
+        connection, _ = listener.accept()
+        connection.setblocking(False)
+        made = self._loop.connect_accepted_socket(partial(Session, self, shard, self._listeners), connection)
+        self._accepting.add(task := self._loop.create_task(made))
+        task.add_done_callback(self._accepting.discard)
 
     def silence(self) -> None:
         """Stops listening and drops every connection; the topics stay."""
 
         def end() -> None:
-            for server in self._servers:
-                server.close()
-            self._servers.clear()
+            for listener in self._listeners:
+                self._loop.remove_reader(listener)
+                listener.close()
+            self._listeners = []
             self.drop_connections()
             for path in self.run_dir.glob("*.sock"):
                 path.unlink()
@@ -171,9 +182,10 @@ class FakeServer:
 
 
 class Session(asyncio.Protocol):
-    def __init__(self, server: FakeServer, shard: int) -> None:
+    def __init__(self, server: FakeServer, shard: int, listeners: list[socket.socket]) -> None:
         self.server = server
         self.shard = shard
+        self.listeners = listeners
         self.received = bytearray()
         self.transport: Any = None
         self.subscriptions: dict[int, Subscription] = {}
@@ -181,6 +193,8 @@ class Session(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
         self.server.connections.add(self)
+        if self.listeners is not self.server._listeners:
+            self.cut()  # accepted by a daemon that is gone
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server.connections.discard(self)

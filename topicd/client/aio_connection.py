@@ -158,6 +158,8 @@ async def open_connection(context: Context, shard: int, connection: AioConnectio
         raise error from None
     except OSError as exc:
         raise ConnectionLost(f"cannot connect to {path}: {exc.strerror or exc}") from exc
+    if connection.closed:
+        raise ConnectionLost("the daemon closed the connection")
     if context.directory.learn(hello):
         moved = WrongShard("the daemon was started anew with other shards")
         connection.abort(moved)

@@ -33,6 +33,8 @@ class AioEngine(Context):
 
     def append(self, topic: str, frames: bytes | bytearray, count: int) -> FutureBatch:
         """Sends a batch with the others of this turn; its future gets the first seq."""
+        if self.closed:
+            raise InvalidRequest("the client is closed")
         line = self._links.line(topic)
         batch = FutureBatch(line, frames, count, self.tempo.monotonic() + self.timeout)
         batch.future = self._loop.create_future()
@@ -56,6 +58,8 @@ class AioEngine(Context):
                 error: TopicdError = ConnectionLost(f"the daemon did not answer within {limit:g} s")
             except TopicdError as exc:
                 error = exc
+            if self.closed:
+                raise error
             patience = patience or Patience(self.tempo, limit)
             delay = patience.after(error)
             if isinstance(error, ConnectionLost | WrongShard):

@@ -47,7 +47,6 @@ class AioLink:
         self._connection: AioConnection | None = None
         self._dialing: asyncio.Task[AioConnection] | None = None
         self._reviving: asyncio.Task[None] | None = None
-        self._backoff = Backoff(context.tempo.random)
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -93,20 +92,23 @@ class AioLink:
             self._reviving = self._loop.create_task(self._revive())
 
     async def _revive(self) -> None:
+        backoff = Backoff(self._context.tempo.random)
         while not self._context.closed:
             self.appender.expire(self._now())
             if self._connection is not None or self.appender.idle:
                 return
-            if self.moved:
-                await self._look_again()
-                await asyncio.sleep(self._backoff.next())
-                continue
             try:
-                await self.connection(self._context.timeout)
+                if self.moved:
+                    await self._look_again()
+                    self.moved = False
+                else:
+                    await self.connection(self._context.timeout)
             except TopicdError as exc:
                 if not exc.retriable:
                     self.appender.fail_all(exc)
+                # A daemon that was started anew may have put this shard elsewhere, or have fewer.
                 self.moved = True
+                await asyncio.sleep(backoff.next())
 
     # ---- appends ----
 
@@ -135,7 +137,6 @@ class AioLink:
 
     def _input(self, connection: AioConnection, inbox: Inbox) -> None:
         self.appender.feed(inbox, self._now(), connection.answered)
-        self._backoff.reset()
         if self.appender.misplaced:
             raise WrongShard("topics have moved to other shards")
         if self.appender.troubled:

@@ -107,6 +107,7 @@ class AsyncWatch:
         self._looked_at: tuple[AioFeed, AioConnection, Batch] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._restoring: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
         self._closed = False
 
     # ---- life ----
@@ -126,6 +127,10 @@ class AsyncWatch:
 
     async def _restore(self) -> None:
         """Connects every feed that is not; raises when that cannot be done in time."""
+        async with self._one_at_a_time:
+            await self._restore_all()
+
+    async def _restore_all(self) -> None:
         patience = Patience(self._engine.tempo, self._engine.timeout)
         while not self._closed:
             if self._planned != self._engine.directory.map.paths:

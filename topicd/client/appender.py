@@ -253,10 +253,10 @@ class Appender:
     # ---- time ----
 
     def expire(self, now: float) -> None:
-        for line in [line for line in self._active if line.idle]:
-            del self._active[line]
         for line in self._active:
             line.expire(now, self._trouble)
+        for line in [line for line in self._active if line.idle]:
+            del self._active[line]
 
     def wake_at(self, now: float) -> float | None:
         """When `output` or `expire` has something to do although nothing arrives; None: not before

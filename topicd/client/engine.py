@@ -122,6 +122,8 @@ class Engine(Context):
                 error = exc
             finally:
                 self._lanes.give(lane)
+            if self.closed:
+                raise error
             patience = patience or Patience(self.tempo, limit)
             patience.pause(error)
 

@@ -57,6 +57,10 @@ class Link:
         """Sends and receives whatever can be without waiting."""
         now = self._now()
         self.appender.expire(now)
+        if self.appender.idle:
+            # Whoever comes next has not waited yet.
+            self._backoff.reset()
+            self._dial_at = 0.0
         if self._sock is None and not self._dial(now):
             return
         self.flush()

@@ -1,0 +1,31 @@
+"""The asyncio face of the client; works on plain asyncio and on uvloop.
+
+import topicd.aio
+
+async with await topicd.aio.connect() as client:
+    await client.publish("orders", {"id": 7})
+    async with await client.watch("orders", start="earliest") as events:
+        async for event in events:
+            print(event)
+"""
+
+from __future__ import annotations
+
+from topicd.client.aio_client import AsyncClient, connect
+from topicd.client.aio_consumer import AsyncConsumer
+from topicd.client.aio_watch import AsyncWatch
+from topicd.client.batch import Batch, ReadResult
+from topicd.client.records import Gap, Published, Record, RecordsMissed
+
+__all__ = [
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncWatch",
+    "Batch",
+    "Gap",
+    "Published",
+    "ReadResult",
+    "Record",
+    "RecordsMissed",
+    "connect",
+]
