@@ -83,6 +83,9 @@ class Settings:
     tls_cert: str = _setting("file", "", "certificate chain for listen_tcp, PEM")
     tls_key: str = _setting("file", "", "its private key, PEM")
     tokens_file: str = _live("file", "", "tokens for listen_tcp, made by `topicctl token create`")
+    metrics_port: int = _setting(
+        "count", 0, "port on 127.0.0.1 for Prometheus, beside the socket metrics.sock; 0: none", low=0, high=65_535
+    )
     max_topics: int = _live("count", 100_000, "topics in all", low=1, high=NO_LIMIT)
     max_connections: int = _live("count", 10_000, "connections per delivery shard", low=1, high=1_000_000)
     max_inflight_bytes: int = _live(

@@ -1,5 +1,6 @@
 """The answer to STATUS as Prometheus text. Promise: names are stable; what a process does not report is left
-out, never guessed; the number of series grows with the number of processes, not with topics or records.
+out, never guessed; the number of series grows with the number of processes, not with topics or records: of topics
+only those written last are shown, a fixed number per delivery shard.
 """
 
 from __future__ import annotations
@@ -16,15 +17,22 @@ Labels = tuple[tuple[str, str], ...]
 
 class Metric(NamedTuple):
     name: str
-    kind: str  # counter or gauge
+    kind: str  # counter, gauge or histogram
     help: str
     scale: float = 1.0
 
 
+SERVING = Metric("serving", "gauge", "1 when every process serves")
+DAEMON = {
+    "uptime_s": Metric("uptime_seconds", "gauge", "since the supervisor was started"),
+    "run": Metric("run", "gauge", "how often this data directory was started"),
+}
+PROCESS_SERVING = Metric("process_serving", "gauge", "1 when it serves")
 PROCESS = {
     "restarts": Metric("process_restarts_total", "counter", "times the supervisor had to start it anew"),
     "uptime_s": Metric("process_uptime_seconds", "gauge", "since it was started"),
     "cpu": Metric("process_cpu_ratio", "gauge", "share of one core since the last look", 0.01),
+    "cpu_s": Metric("process_cpu_seconds_total", "counter", "processor time used"),
     "rss": Metric("process_resident_bytes", "gauge", "memory in use"),
     "percent": Metric("process_recovered_ratio", "gauge", "how far its recovery is", 0.01),
 }
@@ -60,6 +68,26 @@ DELIVERY = {
     "loop_lag_ms": Metric("loop_lag_seconds", "gauge", "delay of its event loop", 0.001),
     "damage": Metric("damaged_places", "gauge", "places found that cannot be read"),
 }
+RING_USED = Metric("ring_used_bytes", "gauge", "bytes the WAL shard has not written yet")
+SYNC_SECONDS = Metric("wal_sync_seconds", "histogram", "how long fdatasync took")
+# In the order in which a page of a delivery shard lists them behind the name.
+TOPIC = (
+    Metric("topic_head_seq", "gauge", "seq of the newest record; topics written last only"),
+    Metric("topic_records", "gauge", "records that can be read; topics written last only"),
+    Metric("topic_bytes", "gauge", "their size; topics written last only"),
+    Metric("topic_consumer_lag_records", "gauge", "of the named consumer furthest behind; topics written last only"),
+)
+METRICS = (
+    SERVING,
+    *DAEMON.values(),
+    PROCESS_SERVING,
+    *PROCESS.values(),
+    *WAL.values(),
+    *DELIVERY.values(),
+    RING_USED,
+    *TOPIC,
+    SYNC_SECONDS,
+)
 
 
 class Series(NamedTuple):
@@ -75,25 +103,20 @@ def render(status: dict[str, Any]) -> str:
     lines += _families(series for process in processes for series in _process(process))
     lines += _families(series for process in processes for series in _stats(process))
     lines += _families(series for process in processes for series in _rings(process))
+    lines += _families(series for process in processes for series in _topics(process))
     lines += _sync_histograms(processes)
     return "\n".join(lines) + "\n"
 
 
 def _daemon(status: dict[str, Any]) -> Iterator[Series]:
-    serving = Metric("serving", "gauge", "1 when every process serves")
-    uptime = Metric("uptime_seconds", "gauge", "since the supervisor was started")
-    run = Metric("run", "gauge", "how often this data directory was started")
     instance = (("instance", str(status.get("instance", ""))),)
-    yield Series(serving, instance, float(status.get("state") == "serving"))
-    for metric, key in ((uptime, "uptime_s"), (run, "run")):
-        if key in status:
-            yield Series(metric, (), status[key])
+    yield Series(SERVING, instance, float(status.get("state") == "serving"))
+    yield from _known(DAEMON, status, ())
 
 
 def _process(process: dict[str, Any]) -> Iterator[Series]:
     labels = (("process", str(process["name"])),)
-    up = Metric("process_serving", "gauge", "1 when it serves")
-    yield Series(up, labels, float(process.get("state") == "serving"))
+    yield Series(PROCESS_SERVING, labels, float(process.get("state") == "serving"))
     yield from _known(PROCESS, process, labels)
 
 
@@ -104,10 +127,20 @@ def _stats(process: dict[str, Any]) -> Iterator[Series]:
 
 
 def _rings(process: dict[str, Any]) -> Iterator[Series]:
-    used = Metric("ring_used_bytes", "gauge", "bytes the WAL shard has not written yet")
     _, _, shard = str(process["name"]).partition("-")
     for number, value in enumerate((process.get("stats") or {}).get("ring_used") or []):
-        yield Series(used, (("wal", shard), ("dlv", f"{number:02d}")), value)
+        yield Series(RING_USED, (("wal", shard), ("dlv", f"{number:02d}")), value)
+
+
+def _topics(process: dict[str, Any]) -> Iterator[Series]:
+    _, _, shard = str(process["name"]).partition("-")
+    shown: set[str] = set()
+    for name, *values in (process.get("stats") or {}).get("top_topics") or []:
+        # The page cuts long names short: of those that begin alike only the first is shown.
+        if name not in shown:
+            shown.add(name)
+            labels = (("shard", shard), ("topic", str(name)))
+            yield from (Series(metric, labels, value) for metric, value in zip(TOPIC, values, strict=False))
 
 
 def _known(table: dict[str, Metric], values: dict[str, Any], labels: Labels) -> Iterator[Series]:
@@ -129,7 +162,7 @@ def _families(series: Iterable[Series]) -> Iterator[str]:
 
 
 def _sync_histograms(processes: list[dict[str, Any]]) -> Iterator[str]:
-    name = "wal_sync_seconds"
+    name = SYNC_SECONDS.name
     first = True
     for process in processes:
         stats = process.get("stats") or {}
@@ -137,7 +170,7 @@ def _sync_histograms(processes: list[dict[str, Any]]) -> Iterator[str]:
         if not isinstance(counts, list) or len(counts) != len(SYNC_BOUNDS_S) + 1:
             continue
         if first:
-            yield from _head(name, "histogram", "how long fdatasync took")
+            yield from _head(*SYNC_SECONDS[:3])
             first = False
         shard = ("shard", str(process["name"]).partition("-")[2])
         total = 0

@@ -12,9 +12,10 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
-from topicd import telemetry
+from topicd import metrics, telemetry
 from topicd.config import ConfigError, Settings
 from topicd.errors import InvalidRequest
 from topicd.ipc.control import WAL
@@ -23,6 +24,7 @@ from topicd.supervisor import reloading, status
 from topicd.supervisor.child import COMMANDS
 from topicd.supervisor.family import Family
 from topicd.supervisor.front import Front
+from topicd.supervisor.metrics_server import MetricsServer, Page
 from topicd.supervisor.notify import Notifier
 from topicd.supervisor.resources import Resources
 from topicd.supervisor.signals import STOP, SignalQueue
@@ -53,8 +55,11 @@ class Supervisor:
         self._notifier = Notifier(os.environ)
         self._selector = selectors.DefaultSelector()
         self._front = Front(self._selector, self._answer, settings.uids)
+        pages = {"/metrics": self._metrics, "/health": self._health, "/ready": self._ready}
+        self._metrics_server = MetricsServer(self._selector, pages)
         self._family = Family(self._selector, self._resources, settings, commands, self._fail)
         self._table = status.ProcessTable()
+        self._scraped = status.ProcessTable()
         self._phase = Machine(PHASES, Phase.STARTING)
         self._plan: StopPlan | None = None
         self._failure = ""
@@ -79,11 +84,14 @@ class Supervisor:
         self._notifier.open()
         self._resources.open()
         self._front.open(self._resources.listen(os.environ))
+        where = self._resources.run_dir.metrics_socket
+        self._metrics_server.open(where, self._settings.mode, self._settings.metrics_port)
         self._family.open(time.monotonic())
         self._tell_status()
 
     def close(self) -> None:
         self._front.close()
+        self._metrics_server.close()
         # Whoever still runs takes this for the supervisor's death, finishes what is in the rings, and leaves.
         self._family.close()
         self._resources.close(clean=self._drained or not self._family.children)
@@ -136,6 +144,7 @@ class Supervisor:
             return
         self._ticked_at = now
         self._front.resume()
+        self._metrics_server.tick()
         fresh = self._plan is not None or self._family.heartbeats_fresh(now)
         if fresh:
             self._notifier.alive(now)
@@ -222,22 +231,39 @@ class Supervisor:
 
     def _answer(self, op: int, body: dict[str, Any]) -> dict[str, Any]:
         """For the front: the map that answers a request."""
-        now = time.monotonic()
-        identity = self._resources.identity
         if op == Op.HELLO:
             status.check_hello(body)
-            shape = status.shard_map(identity.instance, self._settings, self._resources.run_dir)
+            shape = status.shard_map(self._resources.identity.instance, self._settings, self._resources.run_dir)
             return {**shape, "state": str(self._phase.now)}
         if op == Op.PING:
             return {}
         if op == Op.STATUS:
-            uptime_s = now - self._started_at
-            return {
-                "state": str(self._phase.now),
-                "failure": self._failure,
-                "instance": identity.instance,
-                "run": identity.record.run,
-                "uptime_s": uptime_s,
-                "processes": self._table.rows(self._family.children, uptime_s, now, body.get("stats") is not False),
-            }
+            return self._status(self._table, body.get("stats") is not False)
         raise InvalidRequest(f"op 0x{op:02x} is not known here; topics are served by the delivery shards")
+
+    def _status(self, table: status.ProcessTable, with_stats: bool = True) -> dict[str, Any]:
+        now = time.monotonic()
+        uptime_s = now - self._started_at
+        return {
+            "state": str(self._phase.now),
+            "failure": self._failure,
+            "instance": self._resources.identity.instance,
+            "run": self._resources.identity.record.run,
+            "uptime_s": uptime_s,
+            "processes": table.rows(self._family.children, uptime_s, now, with_stats),
+        }
+
+    # ---- for the metrics server ----
+
+    def _metrics(self) -> Page:
+        return Page(HTTPStatus.OK, metrics.render(self._status(self._scraped)), metrics.CONTENT_TYPE)
+
+    def _health(self) -> Page:
+        return Page(HTTPStatus.OK, "ok\n")
+
+    def _ready(self) -> Page:
+        standing = status.summary(self._phase.now, self._family.children)
+        if self._phase.now is Phase.SERVING:
+            return Page(HTTPStatus.OK, f"{standing}\n")
+        done = status.recovered_percent(self._family.children)
+        return Page(HTTPStatus.SERVICE_UNAVAILABLE, f"{done:.0f} % recovered; {standing}\n")

@@ -59,6 +59,11 @@ def summary(phase: Phase, children: Sequence[Child]) -> str:
     return f"{phase}: {', '.join(_standing(child) for child in away)}"
 
 
+def recovered_percent(children: Sequence[Child]) -> float:
+    """Of all shards together."""
+    return sum(child.percent for child in children) / len(children) if children else 0.0
+
+
 def _standing(child: Child) -> str:
     percent = f" {child.percent:.0f} %" if child.state is ChildState.RECOVERING else ""
     return f"{child.name} {child.state}{percent}"
@@ -109,7 +114,7 @@ class ProcessTable:
         }
 
     def _usage(self, pid: int) -> dict[str, Any]:
-        usage = {"pid": pid, "rss": 0, "cpu": 0.0}
+        usage = {"pid": pid, "rss": 0, "cpu": 0.0, "cpu_s": 0.0}
         if not pid:
             return usage
         # Loaded at the first question: start-up does not need it.
@@ -120,6 +125,8 @@ class ProcessTable:
             self._known[pid] = process
             usage["rss"] = process.memory_info().rss
             usage["cpu"] = process.cpu_percent(None)
+            times = process.cpu_times()
+            usage["cpu_s"] = times.user + times.system
         except psutil.Error:
             self._known.pop(pid, None)
         return usage
