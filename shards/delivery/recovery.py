@@ -50,6 +50,17 @@ class _Pending:
 
 
 @dataclass
+class _Mark:
+    """A producer frame, and how many records of its batch came behind it."""
+
+    producer_id: int
+    batch_no: int
+    first_seq: int
+    count: int
+    seen: int = 0
+
+
+@dataclass
 class Recovered:
     topics: int = 0
     replayed: int = 0
@@ -61,7 +72,7 @@ class Recovery:
         self._actor = actor
         self._pending: dict[int, _Pending] = {}
         self._known: set[int] = set()  # ids of all shards' topics
-        self._announced: dict[int, list[tuple[int, int, int, int]]] = {}  # producer frames before their batch
+        self._announced: dict[int, _Mark] = {}  # by topic: a producer frame whose batch is not whole yet
         self._heads: dict[int, int] = {}  # newest seq by snapshot
         self.result = Recovered()
 
@@ -232,8 +243,7 @@ class Recovery:
         if run.type == FrameType.APPEND:
             self._replay_append(topic, view, run)
         elif run.type == FrameType.PRODUCER:
-            self._announced.setdefault(topic.id, []).append(parse_producer(view, run.start, run.end))
-            self._note_producers(topic)
+            self._announced[topic.id] = _Mark(*parse_producer(view, run.start, run.end))
         else:
             self._replay_control(topic, view, run)
 
@@ -281,6 +291,7 @@ class Recovery:
 
     def _replay_append(self, topic: Topic, view: memoryview, run: Run) -> None:
         last = run.first_seq + run.count - 1
+        self._note_producer(topic, run)
         if last <= topic.head:
             return
         pending = self._pending.get(topic.id)
@@ -320,7 +331,6 @@ class Recovery:
         topic.last_ts = max(topic.last_ts, run.last_ts)
         topic.last_write_ms = run.last_ts
         note_tags(topic, blob)
-        self._note_producers(topic)
         self._actor.checkpointer.note_blob(topic, blob)
         self.result.replayed += count
 
@@ -331,15 +341,18 @@ class Recovery:
         pending.pieces.append(bytes(frames))
         pending.count += count
 
-    def _note_producers(self, topic: Topic) -> None:
-        """A producer frame counts once its batch is whole; one whose batch never came counts for nothing."""
-        announced = self._announced.pop(topic.id, [])
-        waiting = [mark for mark in announced[-1:] if mark[2] + mark[3] - 1 > topic.head]
-        for producer_id, batch_no, first_seq, count in announced:
-            if first_seq + count - 1 <= topic.head:
-                topic.producers.replay(producer_id, batch_no, first_seq, count)
-        if waiting:
-            self._announced[topic.id] = waiting
+    def _note_producer(self, topic: Topic, run: Run) -> None:
+        """A producer frame counts once the batch right behind it is whole; whoever gets those seqs later is another."""
+        mark = self._announced.get(topic.id)
+        if mark is None:
+            return
+        if run.first_seq == mark.first_seq + mark.seen:
+            mark.seen += run.count
+            if run.first_seq + run.whole_count >= mark.first_seq + mark.count:
+                topic.producers.replay(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)
+            elif mark.seen < mark.count:
+                return
+        del self._announced[topic.id]
 
     def _note_hole(self, topic: Topic, first: int) -> None:
         """Seqs between what is there and the next frame: skipped on purpose below a reservation, else damage."""
