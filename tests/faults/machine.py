@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +44,7 @@ from topicd.ipc.stats import StatsPage
 from topicd.ipc.walstate import WalState
 from topicd.paths import DataDir, RunDir, bells_shm, ring_shm, wal_state_shm
 from topicd.placement import delivery_shard
+from topicd.shards.delivery import append
 from topicd.shards.delivery.actor import Actor
 from topicd.shards.delivery.outlet import Outlet
 from topicd.shards.delivery.recovery import Recovered, Recovery
@@ -72,6 +73,17 @@ SMALL: dict[str, Any] = {
     "map_cache_bytes": 0,
     "max_inflight_bytes": 1 << 30,
 }
+
+
+def shrink() -> Callable[[], None]:
+    """Make batches travel together only as far as the small rings allow; the answer undoes it."""
+    before = append._SMALL, append._TOGETHER
+    append._SMALL, append._TOGETHER = 2 * KIB, 4 * KIB
+
+    def undo() -> None:
+        append._SMALL, append._TOGETHER = before
+
+    return undo
 
 
 class Appended(NamedTuple):
@@ -110,7 +122,6 @@ class Machine:
         self.actors: dict[int, Actor] = {}
         self.results: dict[int, Recovered] = {}
         self._wires: dict[int, Wire] = {}
-        self.producers: dict[tuple[int, int], int] = {}  # (producer, topic id) -> next batch number
 
     # ---- life ----
 
@@ -264,8 +275,9 @@ class Machine:
             for actor in self.actors.values():
                 actor.doorbell()
             self.wait(asyncio.sleep(0))
-            tasks = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
-            if not busy and not tasks and not any(actor._turn_scheduled for actor in self.actors.values()):
+            busy = busy or any(wal._committer.pending() for wal in self.wals.values())
+            busy = busy or any(actor._turn_scheduled for actor in self.actors.values())
+            if not busy and all(task.done() for task in asyncio.all_tasks(self.loop)):
                 return
         raise AssertionError("the machine never comes to rest")
 
@@ -333,17 +345,16 @@ class Machine:
     def topic_id(self, topic: str) -> int:
         return self.actor_of(topic).topics.by_name[topic].id
 
-    def append(self, topic: str, payloads: list[bytes], *, tag: str | None = None, producer: int = 0) -> Appended:
-        """Send and wait. With a producer: the next number of that producer."""
-        return self.finish_append(topic, self.begin_append(topic, payloads, tag=tag, producer=producer))
+    def append(
+        self, topic: str, payloads: Sequence[bytes], *, tag: str | None = None, producer: int = 0, number: int = 0
+    ) -> Appended:
+        """Send and wait."""
+        return self.finish_append(topic, self.begin_append(topic, payloads, tag=tag, producer=producer, number=number))
 
     def begin_append(
-        self, topic: str, payloads: list[bytes], *, tag: str | None = None, producer: int = 0, number: int = 0
+        self, topic: str, payloads: Sequence[bytes], *, tag: str | None = None, producer: int = 0, number: int = 0
     ) -> int:
         topic_id = self.topic_id(topic)
-        if producer and not number:
-            number = self.producers.get((producer, topic_id), 0) + 1
-            self.producers[(producer, topic_id)] = number
         frames = core.encode_batch(payloads, None if tag is None else tag.encode(), None, None)
         body = APPEND.pack(topic_id, producer, number, len(payloads)) + frames
         return self.wire_of(topic).send(Op.APPEND, body)

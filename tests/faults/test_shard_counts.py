@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.machine import ROOT, Machine
+from tests.faults.machine import Machine
 from tests.support.fakedisk import FakeDisk
 from topicd.ipc.protocol import Op
 
 NAMES = [f"topic-{n}" for n in range(12)]
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
-
-
-@pytest.fixture
-def disk() -> FakeDisk:
-    return FakeDisk(directories=[ROOT / name for name in ("meta", "wal", "topics")])
 
 
 @pytest.fixture
@@ -37,7 +26,9 @@ def fill(machine: Machine) -> None:
         machine.configure(name, durability=("fsync", "disk", "memory")[n % 3], priority=n)
     for part in range(3):
         for n, name in enumerate(NAMES):
-            machine.append(name, [f"{name}/{part}/{i}".encode() for i in range(5)], tag=f"t{part}", producer=n + 1)
+            machine.append(
+                name, [f"{name}/{part}/{i}".encode() for i in range(5)], tag=f"t{part}", producer=n + 1, number=part + 1
+            )
         if part < 2:
             machine.checkpoint()
             machine.snapshot()

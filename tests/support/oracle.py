@@ -13,6 +13,7 @@ begin and when their answer arrives.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import threading
@@ -124,6 +125,22 @@ class Oracle:
             self._ghosts.setdefault(topic, set()).update(data for b in old.batches for data in b.payloads)
             self._heads.pop(topic, None)
 
+    def twins(self, copied: Oracle) -> dict[int, Batch]:
+        """By identity of each batch here, the same batch in a copy of this oracle."""
+        found: dict[int, Batch] = {}
+        for name, sent in self._topics.items():
+            found |= {id(a): b for a, b in zip(sent.batches, copied._topics[name].batches, strict=True)}
+        return found
+
+    def accept(self, topic: str, found: Sequence[Seen]) -> None:
+        """Take what is there for all there ever was: a class that promises nothing lost its newest records."""
+        with self._lock:
+            there = {record.data for record in found}
+            for batch in self._topics.get(topic, Sent()).batches:
+                if not there.issuperset(batch.payloads):
+                    batch.acked_at = 0
+            self._heads.pop(topic, None)
+
     def names(self) -> list[str]:
         with self._lock:
             return sorted(self._topics)
@@ -144,16 +161,39 @@ class Oracle:
 
     # ---- what must hold ----
 
-    def check(self, topic: str, found: Sequence[Seen], *, head_seq: int | None = None) -> list[str]:
-        """Problems of what is there now, nobody writing; empty when all is well. head_seq: what the daemon says."""
+    def check(
+        self,
+        topic: str,
+        found: Sequence[Seen],
+        *,
+        head_seq: int | None = None,
+        tail_may_be_lost: bool = False,
+        gaps: Iterable[tuple[int, int]] = (),
+    ) -> list[str]:
+        """Problems of what is there now, nobody writing; empty when all is well. head_seq: what the daemon says.
+        gaps: seqs that the daemon says were lost with the power, in-band.
+
+        tail_may_be_lost: power was lost and the class promises no sync. The newest records and deletes may be gone
+        then, but not one from the middle, and the head is checked only against what was acknowledged."""
         with self._lock:
             sent = self._topics.get(topic, Sent())
-            check = _Check(topic, sent, self._ghosts.get(topic, set()), found)
+            check = _Check(topic, sent, self._ghosts.get(topic, set()), found, tail_may_be_lost, list(gaps))
             newest = max(found[-1].seq if found else 0, head_seq or 0)
-            check.head(newest, self._heads.get(topic, 0), head_seq)
-            self._heads[topic] = max(newest, self._heads.get(topic, 0))
+            if not tail_may_be_lost:
+                check.head(newest, self._heads.get(topic, 0), head_seq)
+                self._heads[topic] = max(newest, self._heads.get(topic, 0))
             check.all()
             return check.problems
+
+    def copy(self) -> Oracle:
+        """What is known now, to check several futures against."""
+        twin = Oracle()
+        with self._lock:
+            twin._topics = copy.deepcopy(self._topics)
+            twin._ghosts = copy.deepcopy(self._ghosts)
+            twin._heads = dict(self._heads)
+            twin._count = itertools.count(next(self._count))
+        return twin
 
     def check_watched(self, topic: str, watched: Sequence[Seen], found: Sequence[Seen]) -> list[str]:
         """A watcher that began before the first record, against what is there: nothing missed, nothing twice."""
@@ -172,8 +212,18 @@ class Oracle:
 
 
 class _Check:
-    def __init__(self, topic: str, sent: Sent, ghosts: set[bytes], found: Sequence[Seen]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        sent: Sent,
+        ghosts: set[bytes],
+        found: Sequence[Seen],
+        lossy: bool = False,
+        gaps: Sequence[tuple[int, int]] = (),
+    ) -> None:
         self._topic = topic
+        self._lossy = lossy
+        self._gaps = gaps
         self._sent = sent
         self._ghosts = ghosts
         self._found = found
@@ -234,7 +284,8 @@ class _Check:
             for seq, data in zip(batch.seqs, batch.payloads, strict=True):
                 at = self._at.get(data)
                 if at is None:
-                    if life is Life.ALIVE and seq >= max(self._floor(doubtful=True), kept_from):
+                    tail = self._lossy and (not self._found or seq > self._found[-1].seq or self._in_gap(seq))
+                    if life is Life.ALIVE and seq >= max(self._floor(doubtful=True), kept_from) and not tail:
                         lost.append(f"{seq} {_short(data)}")
                 elif at != seq:
                     moved.append(f"{_short(data)} acked as {seq}, found at {at}")
@@ -242,6 +293,8 @@ class _Check:
         self._list("not at the seq that was acknowledged", moved)
 
     def deleted_is_gone(self) -> None:
+        if self._lossy:
+            return
         floor = max(self._floor(doubtful=False), self._kept_from(exact=True))
         back = [f"{seq} {_short(data)}" for seq, data in self._found if seq < floor]
         for batch in self._sent.batches:
@@ -294,7 +347,11 @@ class _Check:
             if batch.acked and self._life(batch) is not Life.ALIVE:
                 explained.update(batch.seqs)
         low = max(self._floor(doubtful=True), self._kept_from(), 1)
-        holes = [seq for seq in range(low, self._found[-1].seq) if seq not in there and seq not in explained]
+        holes = [
+            seq
+            for seq in range(low, self._found[-1].seq)
+            if seq not in there and seq not in explained and not self._in_gap(seq)
+        ]
         if len(holes) > loose:
             self._list("nothing at seq", [str(seq) for seq in holes])
 
@@ -314,6 +371,9 @@ class _Check:
         self._list("seen and then gone", vanished)
 
     # ---- inside ----
+
+    def _in_gap(self, seq: int) -> bool:
+        return any(first <= seq <= last for first, last in self._gaps)
 
     def _life(self, batch: Batch) -> Life:
         """As far as deletes by tag go; deletes by seq are a floor."""

@@ -1,0 +1,349 @@
+"""What happens to a machine in a sweep, and what must hold afterwards. A story is told to an oracle; its acts can be
+played again and again on disks that fail or forget at another call each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.faults.machine import KIB, Machine
+from tests.support.oracle import Batch, Oracle
+from topicd.errors import NotReady, OutOfOrder, StorageFailed, Throttled
+from topicd.ipc.protocol import Op
+
+REFUSALS = (StorageFailed, Throttled, NotReady)
+RETRIED = 3
+
+
+class Story:
+    """One machine, one oracle, and who said what."""
+
+    def __init__(self, machine: Machine, oracle: Oracle | None = None) -> None:
+        self.machine = machine
+        self.oracle = oracle or Oracle()
+        self.classes: dict[str, str] = {}
+        self.configs: dict[str, dict[str, Any]] = {}  # acknowledged
+        self.cursors: dict[str, int] = {}
+        self.refused: list[str] = []
+        self._number = 0
+        self._sent: dict[tuple[str, int], list[Batch]] = {}  # by topic and producer, in the order of their numbers
+
+    def on(self, machine: Machine, oracle: Oracle | None = None) -> Story:
+        """The same story about another machine, for instance its successor."""
+        other = Story(machine, oracle or self.oracle.copy())
+        other.classes, other.configs, other.cursors = dict(self.classes), dict(self.configs), dict(self.cursors)
+        other._number = self._number + 100_000
+        if oracle is None:
+            twins = self.oracle.twins(other.oracle)
+            other._sent = {key: [twins[id(batch)] for batch in batches] for key, batches in self._sent.items()}
+        return other
+
+    # ---- deeds ----
+
+    def topic(self, name: str, durability: str, **config: Any) -> None:
+        """Made before anything fails."""
+        self.machine.configure(name, durability=durability, **config)
+        self.classes[name] = durability
+        self.configs[name] = {"durability": durability, **config}
+        self.oracle.topic(name, cap_records=config.get("cap_records", 0))
+
+    def append(
+        self, topic: str, records: int = 1, size: int = 20, *, tag: str | None = None, producer: int = 0
+    ) -> None:
+        self.append_together([(topic, records, size)], tag=tag, producer=producer)
+
+    def append_together(
+        self, batches: list[tuple[str, int, int]], *, tag: str | None = None, producer: int = 0
+    ) -> None:
+        """Several batches on their way at once: one group of the WAL."""
+        under_way: list[tuple[str, Batch, int]] = []
+        for topic, records, size in batches:
+            payloads = [self._payload(topic, size) for _ in range(records)]
+            batch = self.oracle.submit(topic, f"p{producer}", payloads, tag)
+            sent = self._sent.setdefault((topic, producer), []) if producer else []
+            sent.append(batch)
+            number = len(sent) if producer else 0
+            request = self.machine.begin_append(topic, payloads, tag=tag, producer=producer, number=number)
+            under_way.append((topic, batch, request))
+        for topic, batch, request in under_way:
+            with self._refusable(f"append to {topic}"):
+                try:
+                    self.oracle.acked(batch, self.machine.finish_append(topic, request).first_seq)
+                except (*REFUSALS, OutOfOrder):
+                    self.oracle.refused(batch)
+                    if producer:
+                        self._sent[(topic, producer)].remove(batch)  # its number is free again
+                    raise
+
+    def retry(self) -> list[str]:
+        """Every producer sends its newest batches again, those that were answered and the one that was not."""
+        found = []
+        for (topic, producer), batches in self._sent.items():
+            if topic not in self.machine.topics():
+                continue
+            for number, batch in list(enumerate(batches, 1))[-RETRIED:]:
+                try:
+                    answer = self.machine.append(topic, batch.payloads, tag=batch.tag, producer=producer, number=number)
+                except OutOfOrder:
+                    if self.classes[topic] == "fsync":
+                        found.append(f"{topic}: producer {producer} must not send batch {number} again")
+                    break  # the tail with its numbers was lost
+                if batch.acked and answer.deduped and answer.first_seq != batch.first_seq:
+                    found.append(f"{topic}: batch {number} acked as {batch.first_seq}, again {answer.first_seq}")
+                if batch.acked and not answer.deduped and self.classes[topic] == "fsync":
+                    found.append(
+                        f"{topic}: batch {number} is stored twice, at {batch.first_seq} and {answer.first_seq}"
+                    )
+                self.oracle.acked(batch, answer.first_seq)
+        return found
+
+    def delete(self, topic: str, *, tag: str | None = None, before_seq: int = 0) -> None:
+        removal = self.oracle.delete(topic, tag=tag, before_seq=before_seq)
+        body = {"match": tag} if tag else {"before_seq": before_seq}
+        with self._refusable(f"delete in {topic}"):
+            self.machine.ask(topic, Op.DELETE_RECORDS, **body)
+            self.oracle.deleted(removal)
+
+    def configure(self, topic: str, **config: Any) -> None:
+        with self._refusable(f"configure {topic}"):
+            self.machine.configure(topic, **config)
+            self.configs[topic] = {**self.configs[topic], **config}
+            if "cap_records" in config:
+                self.oracle.topic(topic, cap_records=config["cap_records"])
+
+    def consume(self, topic: str, seq: int) -> None:
+        with self._refusable(f"consume {topic}"):
+            self.machine.ask(topic, Op.CONSUMER, action="open", name="reader")
+            self.machine.ask(topic, Op.CONSUMER, action="ack", name="reader", seq=seq)
+            self.cursors[topic] = max(seq, self.cursors.get(topic, 0))
+
+    def delete_topic(self, topic: str) -> None:
+        with self._refusable(f"delete {topic}"):
+            self.machine.ask(topic, Op.DELETE_TOPIC)
+            self.oracle.topic_deleted(topic)
+            del self.classes[topic], self.configs[topic]
+            self._sent = {key: batches for key, batches in self._sent.items() if key[0] != topic}
+
+    def make_topic(self, topic: str, durability: str) -> None:
+        """In the middle of the story: it may be refused."""
+        with self._refusable(f"make {topic}"):
+            self.topic(topic, durability)
+
+    def checkpoint(self) -> None:
+        self.machine.checkpoint()
+
+    def snapshot(self) -> None:
+        self.machine.snapshot()
+
+    def tick(self) -> None:
+        self.machine.tick_wals()
+
+    @contextmanager
+    def _refusable(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (*REFUSALS, OutOfOrder) as exc:
+            self.refused.append(f"{what}: {exc}")
+
+    def _payload(self, topic: str, size: int) -> bytes:
+        self._number += 1
+        return f"{topic}/{self._number}/".encode().ljust(size, b".")
+
+    # ---- what must hold ----
+
+    def problems(self, *, power_lost: bool) -> list[str]:
+        """Of the machine as it is now."""
+        found = [f"damage: {line}" for line in self.machine.damage()]
+        there = set(self.machine.topics())
+        for topic, durability in self.classes.items():
+            if topic not in there:
+                if durability in ("fsync", "disk") or not power_lost:
+                    found.append(f"topic {topic} is lost")
+                continue
+            found += self._problems_of(topic, lossy=power_lost and durability != "fsync")
+        return found
+
+    def _problems_of(self, topic: str, *, lossy: bool) -> list[str]:
+        state, records = self.machine.state(topic), self.machine.read(topic)
+        gaps = list(self.machine.actor_of(topic).topics.by_name[topic].lost) if lossy else []
+        found = self.oracle.check(topic, records, head_seq=state["head_seq"], tail_may_be_lost=lossy, gaps=gaps)
+        if state["count"] != len(records):
+            found.append(f"{topic}: count says {state['count']}, {len(records)} are there")
+        if records and state["earliest_seq"] != records[0].seq:
+            found.append(f"{topic}: earliest_seq says {state['earliest_seq']}, the first is {records[0].seq}")
+        if not 1 <= state["evict_floor"] <= state["earliest_seq"] <= state["head_seq"] + 1:
+            found.append(f"{topic}: floors are out of order: {state}")
+        if self.classes[topic] in ("fsync", "disk") and state["next_seq"] <= self.oracle.newest_acked(topic):
+            found.append(f"{topic}: next seq {state['next_seq']} was acknowledged before")
+        if lossy:
+            return found
+        config = state["config"]
+        wrong = {k: config[k] for k, v in self.configs[topic].items() if config[k] != v}
+        if wrong and not self.refused:
+            found.append(f"{topic}: configured {self.configs[topic]}, found {wrong}")
+        if topic in self.cursors:
+            rows = self.machine.ask(topic, Op.CONSUMER, action="list")["consumers"]
+            if not any(row["acked_seq"] >= self.cursors[topic] for row in rows):
+                found.append(f"{topic}: consumer acknowledged {self.cursors[topic]}, found {rows}")
+        return found
+
+    def accept_lost_memory(self) -> None:
+        """After power loss: records of class memory that are not there may never have been, seqs and all."""
+        for topic, durability in self.classes.items():
+            if durability == "memory" and topic in self.machine.topics():
+                self.oracle.accept(topic, self.machine.read(topic))
+
+    def still_works(self) -> list[str]:
+        """Every topic takes a record and gives it back."""
+        self.refused.clear()
+        for topic, durability in self.classes.items():
+            if topic not in self.machine.topics():
+                self.oracle.topic_deleted(topic)
+                self.machine.configure(topic, durability=durability)
+            self.append(topic)
+        return [f"after the fault: {line}" for line in self.refused]
+
+
+Act = Callable[[Story], None]
+
+
+@dataclass
+class Scene:
+    """prepare() runs on a healthy disk, act() on one that fails."""
+
+    name: str
+    prepare: Act
+    act: Act
+    settings: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, int] = field(default_factory=dict)  # shard counts
+
+
+def all_classes(story: Story) -> None:
+    for durability in ("fsync", "disk", "memory"):
+        story.topic(durability[0], durability)
+
+
+def _append(story: Story) -> None:
+    story.append("f", 2)
+    story.append_together([("f", 1, 20), ("d", 3, 20), ("m", 2, 20), ("f", 2, 900)], producer=7)
+    story.append("d", 2)
+    story.append("m", 1)
+    story.append_together([("d", 1, 20), ("m", 1, 20)])
+    story.machine.advance(60)  # the background sync of class disk
+    story.append("f", 1, producer=7)
+
+
+def _rotate(story: Story) -> None:
+    for n in range(9):
+        story.append_together([("f", 1, 4 * KIB), ("d", 1, 4 * KIB), ("m", 1, 2 * KIB)], producer=7)
+        if n % 3 == 0:
+            story.machine.advance(60)
+
+
+def _large(story: Story) -> None:
+    """Batches that do not fit the ring go through it in pieces."""
+    story.append("f", 5, 5 * KIB, producer=7)
+    story.append("d", 6, 4 * KIB, producer=7)
+    story.append("f", 1)
+
+
+def _tagged(story: Story) -> None:
+    all_classes(story)
+    for n in range(3):
+        for topic in ("f", "d", "m"):
+            story.append(topic, 4, tag=("red", "green")[n % 2])
+    story.checkpoint()
+
+
+def _checkpoint(story: Story) -> None:
+    for topic in ("f", "d", "m"):
+        story.append(topic, 5)
+    story.checkpoint()
+    for topic in ("f", "d"):
+        story.append(topic, 12)
+    story.checkpoint()
+    story.append("f", 1)
+
+
+def _snapshot(story: Story) -> None:
+    story.configure("f", priority=3)
+    story.consume("f", 5)
+    story.snapshot()
+    story.append("f", 2)
+    story.append("d", 2)
+    story.checkpoint()
+    story.snapshot()
+    story.configure("d", priority=4)
+    story.snapshot()
+
+
+def _delete(story: Story) -> None:
+    story.delete("f", tag="red")
+    story.delete("d", before_seq=6)
+    story.append("f", 3, tag="red")
+    story.checkpoint()
+    story.delete("f", before_seq=3)
+    story.snapshot()
+    story.delete("f", tag="green")
+    story.checkpoint()
+    story.snapshot()
+    story.append("f", 1)
+
+
+def _floors(story: Story) -> None:
+    for n in range(4):
+        story.append("f", 5)
+        story.append("d", 5)
+        if n % 2:
+            story.checkpoint()
+    story.snapshot()
+    story.configure("f", cap_records=4)
+    story.append("f", 1)
+    story.checkpoint()
+    story.snapshot()
+
+
+def _capped(story: Story) -> None:
+    story.topic("f", "fsync", cap_records=10)
+    story.topic("d", "disk", cap_records=6)
+
+
+def _topics(story: Story) -> None:
+    story.make_topic("x", "fsync")
+    if "x" in story.classes:
+        story.append("x", 3)
+    story.checkpoint()
+    story.delete_topic("f")
+    if "f" not in story.classes:
+        story.make_topic("f", "fsync")
+    if "f" in story.classes:
+        story.append("f", 2)
+    story.snapshot()
+    story.delete_topic("d")
+    story.checkpoint()
+
+
+def _recycle(story: Story) -> None:
+    for _ in range(3):
+        for _ in range(4):
+            story.append_together([("f", 1, 5 * KIB), ("d", 1, 5 * KIB)], producer=7)
+        story.checkpoint()
+        story.snapshot()
+        story.tick()
+
+
+SCENES = [
+    Scene("append", all_classes, _append),
+    Scene("rotation", all_classes, _rotate),
+    Scene("large batches", all_classes, _large),
+    Scene("checkpoint and seal", _tagged, _checkpoint),
+    Scene("snapshot", _tagged, _snapshot),
+    Scene("delete", _tagged, _delete),
+    Scene("floors", _capped, _floors),
+    Scene("topics", _tagged, _topics),
+    Scene("recycling", all_classes, _recycle),
+    Scene("two of each", all_classes, _rotate, machine={"wal_shards": 2, "delivery_shards": 2}),
+]
