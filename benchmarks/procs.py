@@ -71,12 +71,12 @@ def stop(server: subprocess.Popen[bytes], timeout: float = 15.0) -> None:
             kill9(server)
 
 
-def pss_mib(pids: Sequence[int]) -> float:
-    """Proportional set size of all processes together: shared pages are counted once."""
+def pss_mib(pids: Sequence[int], part: str = "Pss") -> float:
+    """Proportional set size of all processes together: shared pages are counted once. Parts: Pss_Anon, Pss_File."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
-            found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+            found = re.search(rf"^{part}:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
             total += int(found.group(1)) if found else 0
     return total / 1024
 

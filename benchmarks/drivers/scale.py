@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -11,6 +13,7 @@ from benchmarks.peers.base import Cursor, Driver, Peer, Session
 from benchmarks.work import batches, payloads, timed
 
 FETCH_LIMIT = 100
+SETTLE_S = 1.5
 LOAD_BATCH = 1000
 
 
@@ -26,13 +29,13 @@ def growth(load: Load) -> dict[str, Driver]:
 
 def _many_topics(count: int, peer: Peer, load: Load) -> Figures:
     server = peer.sibling(f"topics-{count}")
-    places = server.kept("places", lambda: _fill_topics(server, count, load))
+    places = server.kept("places", lambda: _settled(_fill_topics(server, count, load)))
     return _probe(server, places, load)
 
 
 def _growth(records: int, peer: Peer, load: Load) -> Figures:
     server = peer.sibling(f"growth-{records}")
-    places = server.kept("places", lambda: _fill_one(server, records, load))
+    places = server.kept("places", lambda: _settled(_fill_one(server, records, load)))
     return _probe(server, places, load)
 
 
@@ -58,6 +61,13 @@ def _fill_one(server: Peer, records: int, load: Load) -> Places:
             cursor = session.append_many("growth.0", batch)
             if number % max(1, records // LOAD_BATCH // 1000) == 0 and (number + 1) * LOAD_BATCH < records:
                 places.append(("growth.0", cursor))
+    return places
+
+
+def _settled(places: Places) -> Places:
+    """What loading left to do in the background is not what is measured."""
+    os.sync()
+    time.sleep(SETTLE_S)
     return places
 
 

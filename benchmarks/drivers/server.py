@@ -47,7 +47,7 @@ def memory(peer: Peer, load: Load) -> Figures:
     server = peer.sibling("memory")
     try:
         time.sleep(SETTLE_S)
-        figures["empty"] = procs.pss_mib(server.pids())
+        figures |= _weight("empty", server)
         server.make_topics(["memory.0"], False)
         stored = 0
         with server.connect(False) as session:
@@ -57,7 +57,17 @@ def memory(peer: Peer, load: Load) -> Figures:
                 stored = step
                 check(peer.name, session.count("memory.0"), stored)
                 time.sleep(SETTLE_S)
-                figures[f"step{number + 1}"] = procs.pss_mib(server.pids())
+                figures |= _weight(f"step{number + 1}", server)
     finally:
         peer.close_sibling("memory")
     return figures
+
+
+def _weight(step: str, server: Peer) -> Figures:
+    """The whole, and for the JSON its parts: mapped files are memory that the kernel may take back."""
+    pids = server.pids()
+    return {
+        step: procs.pss_mib(pids),
+        f"{step}_anon": procs.pss_mib(pids, "Pss_Anon"),
+        f"{step}_file": procs.pss_mib(pids, "Pss_File"),
+    }
