@@ -63,7 +63,7 @@ def boot(make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock(
     settings = Settings.from_wire(info.settings)
     telemetry.setup(info.name, settings.log_level, settings.log_format)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if _native.why_pure and info.index == 0:
+    if _native.why_pure and (info.kind, info.index) == (control.DELIVERY, 0):
         log.warning("pure-Python codec in use: 20 to 50 times slower", extra={"reason": _native.why_pure})
     bells = shm.attach(bells_shm(info.instance), shm.RegionKind.BELLS, info.instance)
     bell = Doorbell(bells, info.bell_index, info.bell_fds[info.name])
