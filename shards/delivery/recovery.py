@@ -80,12 +80,13 @@ class Recovery:
         """live_ends: for a WAL shard that is running, up to which LSN its files hold whole groups."""
         self._load_snapshots()
         progress(5, "snapshots")
-        self._load_segments()
-        progress(20, "segments")
+        self._load_segments(progress)
         self._replay(progress, live_ends)
-        for topic in list(self._actor.topics.by_name.values()):
+        topics = list(self._actor.topics.by_name.values())
+        for number, topic in enumerate(topics):
+            progress(95 + 5 * number / len(topics), "floors")
             self._finish(topic)
-        self.result.topics = len(self._actor.topics.by_name)
+        self.result.topics = len(topics)
         progress(100, "recovered")
         return self.result
 
@@ -140,8 +141,10 @@ class Recovery:
 
     # ---- segments ----
 
-    def _load_segments(self) -> None:
-        for topic in self._actor.topics.by_name.values():
+    def _load_segments(self, progress: Progress) -> None:
+        topics = self._actor.topics.by_name
+        for number, topic in enumerate(topics.values()):
+            progress(5 + 15 * number / len(topics), "segments")
             self._load_topic(topic)
         if self._actor.index == 0:
             finish_deletes(self._actor.fs, self._actor.data.topics)

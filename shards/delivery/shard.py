@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 512
 _DRAIN_S = 5.0
+_PROGRESS_S = 0.1
 # Writes under way are many and short-lived, and hold no cycles: look for cycles rarely.
 _GC_THRESHOLD = (20_000, 20, 100)
 
@@ -50,6 +51,7 @@ def serve(shard: Shard) -> None:
 class DeliveryShard:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
+        self._progress_due = 0.0
         self._remote: asyncio.Server | None = None
         self._stop = asyncio.Event()
         self._wal_ready = asyncio.Event()
@@ -135,6 +137,11 @@ class DeliveryShard:
         return ends
 
     def _progress(self, percent: float, what: str) -> None:
+        """Also the heartbeat while recovery runs; asked for often, told seldom."""
+        now = self._shard.clock.monotonic()
+        if now < self._progress_due and percent < 100:
+            return
+        self._progress_due = now + _PROGRESS_S
         self._shard.progress(percent, what)
         self._shard.stats.publish({"recovery_percent": round(percent, 1)})
 
