@@ -147,7 +147,7 @@ def control_frame(
 
 
 def producer_frame(topic_id: int, first_seq: int, ts: int, producer_id: int, batch_no: int, count: int) -> bytes:
-    """Who wrote the batch that follows. It opens that batch, so `more` is always set. Made for every batch: one pack."""
+    """Who wrote the batch that follows. It opens that batch, so `more` is always set. Made often: one pack."""
     covered = _PRODUCER_COVERED.pack(
         *(_PRODUCER_TYPE, _PRODUCER_FLAGS, topic_id, first_seq, ts, 0, 0, PRODUCER.size),
         *(producer_id, batch_no, first_seq, count),
