@@ -202,29 +202,35 @@ MUTANTS = [
 ]
 
 
-def killed(mutant: Mutant) -> bool:
+def killer(mutant: Mutant) -> str | None:
+    """The first test that fails with the mutant; None if it survives."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "copy"
-        shutil.copytree(
-            ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "var", "build", "*.egg-info")
-        )
+        ignored = shutil.ignore_patterns(".git", ".venv", "var", "build", "*.egg-info")
+        shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
         target = copy / STORAGE / mutant.file
         source = target.read_text()
         if source.count(mutant.old) != 1:
             raise SystemExit(f"{mutant.name}: {source.count(mutant.old)} places match in {mutant.file}")
         target.write_text(source.replace(mutant.old, mutant.new))
         tests = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/unit/storage"]
-        return subprocess.run(tests, cwd=copy, capture_output=True, check=False).returncode == 1
+        done = subprocess.run(tests, cwd=copy, capture_output=True, check=False, text=True)
+    if done.returncode == 0:
+        return None
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].split(" - ")[0] if failed else "the tests did not run"
 
 
 def main() -> int:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    survivors = []
+    survivors = 0
     for mutant in MUTANTS:
         if wanted in mutant.name:
-            dead = killed(mutant)
-            print(f"{'killed  ' if dead else 'SURVIVED'}  {mutant.name}", flush=True)
-            survivors += [] if dead else [mutant.name]
+            by = killer(mutant)
+            survivors += by is None
+            print(
+                f"SURVIVED  {mutant.name}" if by is None else f"killed    {mutant.name}\n            {by}", flush=True
+            )
     return 1 if survivors else 0
 
 
