@@ -154,11 +154,12 @@ def _steady(case: str, what: str, figure: str, *, at_least: bool) -> Bar:
 ASYNCIO = "asyncio"
 FUTURES = "asyncio, futures"
 PRODUCER = "producer"
+PIPELINE = "pipeline"
 READ = "read"
 DESCRIPTORS = "descriptors"
 REWRITTEN = "after rewrite"
 # Ours where every record is an append of its own, not part of a batch.
-SINGLES = (PRODUCER, ASYNCIO, FUTURES)
+SINGLES = (PIPELINE, PRODUCER, ASYNCIO, FUTURES)
 
 BARS: tuple[Bar, ...] = (
     Bar(

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.bars import ASYNCIO, FUTURES, PRODUCER, READ
+from benchmarks.bars import ASYNCIO, DESCRIPTORS, FUTURES, PIPELINE, PRODUCER, READ
 from benchmarks.drivers import append, consume, mixed, push, scale, server
 from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Driver
@@ -26,11 +26,12 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     if test == "A":
         found = {"publish": append.single}
     elif test == "B":
-        found = {PRODUCER: sliding, "producer, 64 at once": in_groups, ASYNCIO: asyncio_tasks, FUTURES: futures}
+        found = {PIPELINE: window, PRODUCER: sliding, "producer, 64 at once": in_groups}
+        found |= {ASYNCIO: asyncio_tasks, FUTURES: futures}
     elif test == "C":
         found = {"publish_many": append.batched, PRODUCER: pipelined}
     elif test == "D":
-        found = {READ: read}
+        found = {READ: read, DESCRIPTORS: descriptors}
     elif test == "E":
         found = {"watch": push.push}
     elif test == "G":
@@ -71,6 +72,24 @@ def sliding(peer: Topicd, load: Load) -> Figures:
             seconds = (clock_ns() - start) / 1e9
         append.check(peer.name, client.state(topic).count, sent)
     return {**latency(samples), "rate": sent / seconds}
+
+
+def window(peer: Topicd, load: Load) -> Figures:
+    """B: the same without futures: at most `in_flight` appends of one record each are unacknowledged."""
+    records = payloads(load.size)
+    with peer.topics(1, load.durable) as [topic], peer.client() as client:
+        with client.pipeline(topic, max_inflight=load.in_flight) as pipe:
+            start = clock_ns()
+            end = start + int(load.seconds * 1e9)
+            sent = 0
+            while clock_ns() < end:
+                for _ in range(load.in_flight):
+                    pipe.append(records[sent % len(records)])
+                    sent += 1
+            pipe.drain()
+            seconds = (clock_ns() - start) / 1e9
+        append.check(peer.name, client.state(topic).count, sent)
+    return throughput(sent, seconds, load.size)
 
 
 def in_groups(peer: Topicd, load: Load) -> Figures:
@@ -148,3 +167,11 @@ async def _futures(peer: Topicd, topic: str, load: Load) -> Figures:
 def read(peer: Topicd, load: Load) -> Figures:
     """D: reads of 10,000 records, each answer taken as a list of payloads."""
     return consume.scan(peer, dataclasses.replace(load, batch=READ_LIMIT))
+
+
+def descriptors(peer: Topicd, load: Load) -> Figures:
+    """D: sealed segments as passed descriptors, mapped and decoded by the reader; the daemon idle."""
+    topic = peer.dataset(load.size, load.records)
+    with peer.client() as client:
+        start = clock_ns()
+        return consume.touch_all(peer, load, (batch.payloads() for batch in client.history(topic)), start)
