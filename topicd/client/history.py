@@ -31,8 +31,11 @@ FIRST_READ = 256  # records: enough to learn where the topic stands, little wher
 
 
 def history(topic: str, from_seq: int, read: Read, socket_of: Callable[[], Path | None]) -> Iterator[Batch]:
-    """Batches with seqs above from_seq, up to the head. `read` fetches so many from a seq; `socket_of` names the socket that
-    hands out descriptors, None when there is none to reach."""
+    """Batches with seqs above from_seq, up to the head.
+
+    `read` fetches so many from a seq; `socket_of` names the socket that hands out descriptors, None when there is
+    none to reach.
+    """
     size = FIRST_READ
     while True:
         # What lies at the cursor decides: a gap, an error or an empty topic is told by the daemon itself.
