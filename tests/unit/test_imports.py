@@ -1,0 +1,185 @@
+"""Who may import whom. Processes meet only through ipc; the client knows nothing of rings and shards."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# topicd/{ipc,shards,cli} are links to these.
+FOLDERS = {"topicd": "topicd", "ipc": "topicd.ipc", "shards": "topicd.shards", "cli": "topicd.cli"}
+LINKS = ("topicd/ipc/", "topicd/shards/", "topicd/cli/")
+
+VOCABULARY = (
+    "topicd._native",
+    "topicd.clock",
+    "topicd.config",
+    "topicd.errors",
+    "topicd.frames",
+    "topicd.limits",
+    "topicd.metrics",
+    "topicd.model",
+    "topicd.paths",
+    "topicd.placement",
+    "topicd.telemetry",
+    "topicd.tokens",
+    "topicd.values",
+)
+IPC = ("topicd.ipc",)
+STORAGE = ("topicd.shards.storage",)
+# Longest prefix wins. A module may always import its own package, and the version from topicd itself.
+RULES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(VOCABULARY, VOCABULARY),
+    "topicd._native": ("topicd.limits",),
+    "topicd.ipc": VOCABULARY,
+    "topicd.ipc.protocol": VOCABULARY,
+    "topicd.ipc.unixsock": VOCABULARY,
+    "topicd.shards.storage": VOCABULARY,
+    "topicd.shards.runtime": (*IPC, *STORAGE, *VOCABULARY),
+    "topicd.shards.wal": ("topicd.shards.runtime", *STORAGE, *IPC, *VOCABULARY),
+    "topicd.shards.delivery": ("topicd.shards.runtime", *STORAGE, *IPC, *VOCABULARY),
+    "topicd.supervisor": (*IPC, "topicd.shards.storage.fs", "topicd.shards.storage.envelope", *VOCABULARY),
+    "topicd.client": ("topicd.ipc.protocol", "topicd.ipc.unixsock", *VOCABULARY),
+    "topicd.aio": ("topicd.client", *VOCABULARY),
+    "topicd.spark": ("topicd.client", *VOCABULARY),
+    "topicd.cli": ("topicd.client", "topicd.ipc.protocol", *VOCABULARY),
+    # The file of tokens: written by the command line, read by the daemon.
+    "topicd.tokenfile": ("topicd.shards.storage.fs", *VOCABULARY),
+    "topicd.cli.token": ("topicd.tokenfile", "topicd.cli", "topicd.client", *VOCABULARY),
+    # Offline tools read a data directory that no daemon uses: its files, its lock, its identity.
+    "topicd.cli.offline": (
+        "topicd.cli",
+        "topicd.supervisor.datadir",
+        "topicd.supervisor.identity",
+        "topicd.ipc.control",
+        *STORAGE,
+        *VOCABULARY,
+    ),
+    "topicd.__main__": ("topicd.supervisor.main",),
+    "topicd": ("topicd.client", "topicd.aio", *VOCABULARY),
+}
+# Single modules that stand alone though their package does not.
+ALONE = {"topicd.ipc.protocol", "topicd.ipc.unixsock", "topicd.__main__", "topicd"}
+
+
+class Import(NamedTuple):
+    line: int
+    module: str
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for folder, package in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            place = path.relative_to(ROOT).as_posix()
+            if folder == "topicd" and place.startswith(LINKS):
+                continue
+            dotted = ".".join([package, *path.relative_to(ROOT / folder).with_suffix("").parts])
+            found[dotted.removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(source: str, known: dict[str, Path]) -> list[Import]:
+    """Every module of ours that is imported anywhere in the source, also for type checking and inside functions."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [Import(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                found.append(Import(node.lineno, whole if whole in known else base))
+    return [entry for entry in found if entry.module.split(".")[0] == "topicd"]
+
+
+def rule_for(module: str) -> str:
+    fitting = [
+        rule for rule in RULES if _inside(module, rule) or (rule.endswith("offline") and module.startswith(rule))
+    ]
+    return max(fitting, key=len)
+
+
+def _inside(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def violations(module: str, source: str) -> list[str]:
+    rule = rule_for(module)
+    allowed = RULES[rule] if rule in ALONE else (*RULES[rule], rule)
+    return [
+        f"{module}:{entry.line} imports {entry.module}"
+        for entry in imports(source, MODULES)
+        if entry.module != "topicd" and not any(_inside(entry.module, package) for package in allowed)
+    ]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_its_place_allows(module: str) -> None:
+    assert violations(module, MODULES[module].read_text()) == []
+
+
+def test_every_module_is_found() -> None:
+    for name in (
+        "topicd",
+        "topicd.ipc.ring",
+        "topicd.shards.delivery.actor",
+        "topicd.cli.main",
+        "topicd.client.client",
+    ):
+        assert name in MODULES
+    assert not any(".ipc." in name and not name.startswith("topicd.ipc.") for name in MODULES)
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("topicd.client.client", "from topicd.ipc.ring import RingProducer"),
+        ("topicd.client.client", "from topicd.shards.storage import fs"),
+        ("topicd.shards.delivery.actor", "from topicd.shards.wal.log import WalLog"),
+        ("topicd.shards.delivery.actor", "import topicd.supervisor.loop"),
+        ("topicd.shards.wal.shard", "def f():\n    from topicd.shards.delivery import actor"),
+        ("topicd.shards.storage.fs", "from topicd.ipc import shm"),
+        ("topicd.supervisor.loop", "from topicd.shards.storage.walfile import GROUP"),
+        ("topicd.supervisor.loop", "from topicd.shards.runtime import Shard"),
+        ("topicd.cli.read", "from topicd.shards.storage.fs import RealFs"),
+        ("topicd.cli.read", "from topicd.ipc.ring import Ring"),
+        ("topicd.ipc.protocol", "from topicd.ipc import ring"),
+        ("topicd.errors", "from topicd.ipc.protocol import Op"),
+        ("topicd.spark.source", "from topicd.shards.storage.reader import SegmentReader"),
+    ],
+)
+def test_a_forbidden_import_is_found(module: str, line: str) -> None:
+    assert len(violations(module, line)) == 1
+
+
+def loaded_by(module: str) -> set[str]:
+    code = f"import sys, {module}; print('\\n'.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("module", "never"),
+    [
+        ("topicd.shards.delivery.shard", ["topicd.shards.wal", "topicd.supervisor", "topicd.client", "topicd.cli"]),
+        (
+            "topicd.shards.wal.shard",
+            ["topicd.shards.delivery", "topicd.supervisor", "topicd.client", "uvloop", "asyncio"],
+        ),
+        ("topicd.supervisor.main", ["topicd.shards.wal", "topicd.shards.delivery", "topicd.client", "uvloop"]),
+        ("topicd.client.client", ["topicd.ipc.ring", "topicd.ipc.shm", "topicd.shards", "posix_ipc", "uvloop"]),
+        ("topicd", ["topicd.client", "topicd.ipc", "topicd.shards", "msgpack", "asyncio"]),
+    ],
+)
+def test_a_process_loads_nothing_of_another(module: str, never: list[str]) -> None:
+    loaded = loaded_by(module)
+    assert [name for name in loaded if any(_inside(name, package) for package in never)] == []
