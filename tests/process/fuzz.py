@@ -57,6 +57,7 @@ class Report:
     by_outcome: Counter[str] = field(default_factory=Counter)
     pss_before: Counter[str] = field(default_factory=Counter)
     pss_after: Counter[str] = field(default_factory=Counter)
+    samples: list[int] = field(default_factory=list)  # anonymous memory, ten times during the run
     healthy_published: int = 0
     healthy_read: int = 0
     healthy_worst_ms: float = 0.0
@@ -70,6 +71,7 @@ class Report:
             f"{self.cases} cases in {self.seconds:.1f} s",
             "memory of all processes, MiB: "
             + ", ".join(f"{k} {self.pss_before[k] / MIB:.1f} -> {self.pss_after[k] / MIB:.1f}" for k in MEMORY),
+            "anonymous memory over the run, MiB: " + ", ".join(f"{size / MIB:.1f}" for size in self.samples),
             f"healthy client: {self.healthy_published} published, {self.healthy_read} read, "
             f"worst answer {self.healthy_worst_ms:.0f} ms",
             "cases: " + ", ".join(f"{name} {n}" for name, n in self.by_strategy.most_common()),
@@ -150,6 +152,8 @@ class Fuzzer:
         for number in range(count):
             if number == warm:
                 self.report.pss_before = self._settled_pss()
+            if number % max(1, count // 10) == 0:
+                self.report.samples.append(sum(pss_bytes(pid, "Pss_Anon") for pid in pids.values()))
             self._case(number)
             if number % 1000 == 0 and healthy.problem is not None:
                 break

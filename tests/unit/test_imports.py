@@ -49,8 +49,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.spark": ("topicd.client", *VOCABULARY),
     "topicd.cli": ("topicd.client", "topicd.ipc.protocol", *VOCABULARY),
     # The file of tokens: written by the command line, read by the daemon.
-    "topicd.tokenfile": ("topicd.shards.storage.fs", *VOCABULARY),
-    "topicd.cli.token": ("topicd.tokenfile", "topicd.cli", "topicd.client", *VOCABULARY),
+    "topicd.cli.tokenfile": ("topicd.shards.storage.fs", *VOCABULARY),
     # Offline tools read a data directory that no daemon uses: its files, its lock, its identity.
     "topicd.cli.offline": (
         "topicd.cli",
