@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -12,6 +13,7 @@ import click
 from topicd.cli.app import App, shared_options
 from topicd.cli.exits import CliError, Exit, as_cli_error
 from topicd.cli.groups import Group, Lazy
+from topicd.cli.render import PipeClosed
 from topicd.errors import TopicdError
 
 DEBUG_ENV = "TOPICCTL_DEBUG"
@@ -33,6 +35,7 @@ VERBS = {
     "segment": Lazy("topicd.cli.offline_segment:segment", "Look into segment files and verify them."),
     "snapshot": Lazy("topicd.cli.offline_snapshot:snapshot", "Look at metadata snapshots."),
     "fsck": Lazy("topicd.cli.offline_fsck:fsck", "Check and repair a data directory, daemon stopped."),
+    "token": Lazy("topicd.cli.token:token", "Make, list and revoke tokens for other machines."),
     "config": Lazy("topicd.cli.config:config", "Show and check the daemon's settings."),
     "completion": Lazy("topicd.cli.completion:completion", "Print a shell's completion script."),
     "version": Lazy("topicd.cli.daemon:version", "Print the version."),
@@ -63,6 +66,8 @@ def main(args: list[str] | None = None) -> NoReturn:
     app = App()
     try:
         code = _run(args, app)
+    except (KeyboardInterrupt, click.Abort):
+        code = Exit.INTERRUPTED
     except Exception as exc:
         if os.environ.get(DEBUG_ENV):
             raise
@@ -76,18 +81,15 @@ def main(args: list[str] | None = None) -> NoReturn:
 
 def _run(args: list[str] | None, app: App) -> int:
     try:
+        # click turns Ctrl-C into Abort and puts the cursor on a new line.
         found: Any = root_command().main(args, prog_name="topicctl", standalone_mode=False, obj=app)
     except click.exceptions.Exit as exc:
         return exc.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        # The cursor stands behind ^C.
-        sys.stderr.write("\n")
-        return Exit.INTERRUPTED
     return int(found or 0)
 
 
 def _report(exc: Exception, app: App) -> int:
-    if isinstance(exc, BrokenPipeError):
+    if isinstance(exc, PipeClosed):
         return _pipe_closed()
     if isinstance(exc, click.exceptions.NoArgsIsHelpError):
         click.echo(exc.format_message(), err=True)
@@ -127,7 +129,8 @@ def say_error(error: CliError, as_json: bool) -> None:
 
 def _pipe_closed() -> int:
     # What is still buffered has no reader; without this the interpreter complains at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return Exit.PIPE_CLOSED
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from topicd.cli.offline_check import Checked
 from topicd.cli.offline_data import Offline
-from topicd.cli.offline_segcheck import DAMAGE, NOTE, Finding, SegmentReport
+from topicd.cli.offline_segcheck import DAMAGE, NOTE, Finding, SegmentReport, unreadable_parts
 from topicd.shards.storage.deletions import pack_marks
 from topicd.shards.storage.fs import replace_file
 from topicd.shards.storage.index import GONE, flagged
-from topicd.shards.storage.names import DATA, DEL, IDX, TAGS, map_file, read_index
+from topicd.shards.storage.names import DATA, DEL, IDX, TAGS, map_file, read_index, topic_id_of
 from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.recover import reindex
 from topicd.shards.storage.seal import seal_segment
 from topicd.shards.storage.walfile import Damage as WalDamage
 
@@ -116,7 +117,7 @@ def _range(damage: WalDamage) -> tuple[int, int]:
 
 
 def _mend(report: SegmentReport, offline: Offline, quarantine: Quarantine) -> None:
-    for start, end in report.unreadable:
+    for start, end in _unreadable(report, offline):
         kept = quarantine.keep_part(report.file(DATA), start, end)
         _say(report.findings, report.file(DATA), f"unreadable bytes copied to {kept.parent}")
     if report.bad_marks:
@@ -125,6 +126,19 @@ def _mend(report: SegmentReport, offline: Offline, quarantine: Quarantine) -> No
         _say(report.findings, report.file(DEL), "readable marks kept, the old file is in quarantine")
     if report.rebuild and DATA in report.parts:
         _rebuild(report, offline, quarantine)
+
+
+def _unreadable(report: SegmentReport, offline: Offline) -> list[tuple[int, int]]:
+    """What the rebuilt index will call damaged: a torn end counts when records were promised there."""
+    if not report.rebuild or DATA not in report.parts:
+        return report.unreadable
+    view = map_file(offline.fs, report.file(DATA))
+    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), _end(report))
+    return unreadable_parts(rebuilt, report.first_seq)
+
+
+def _end(report: SegmentReport) -> int:
+    return max(report.claimed_last, report.last_seq)
 
 
 def _rebuild(report: SegmentReport, offline: Offline, quarantine: Quarantine) -> None:
@@ -141,7 +155,7 @@ def _rebuild(report: SegmentReport, offline: Offline, quarantine: Quarantine) ->
         dead=report.marks,
         gone=seal.gone if seal is not None else Ranges(flagged(index, report.first_seq, GONE)),
         created_ms=seal.created_ms if seal is not None else None,
-        last_seq=max(report.claimed_last, report.last_seq),
+        last_seq=_end(report),
     )
     lost = sum(d.last_seq - d.first_seq + 1 for d in sealed.damage if not d.repaired)
     done = f"index and seal built anew: {sealed.info.count - lost} of {sealed.info.count} seqs kept"

@@ -59,7 +59,7 @@ class SegmentReport:
     # For repair:
     seal: Seal | None = None
     claimed_last: int = 0  # last seq that seal or index speak of
-    unreadable: list[tuple[int, int]] = field(default_factory=list)  # bytes of .data
+    unreadable: list[tuple[int, int]] = field(default_factory=list)  # parts of .data
     rebuild: bool = False  # index and seal shall be made anew from the data
     marks: Ranges = field(default_factory=Ranges)
     bad_marks: bool = False
@@ -170,10 +170,15 @@ def _check_tail(report: SegmentReport, rebuilt: Rebuilt, index: bytes, size: int
         report.note(NOTE, DATA, f"{rebuilt.bad_tail} bytes of a torn tail; the next start cuts them")
 
 
+def unreadable_parts(rebuilt: Rebuilt, first_seq: int) -> list[tuple[int, int]]:
+    """The first entry of a damaged stretch carries all its bytes."""
+    entries = [entry_at(rebuilt.entries, first - first_seq) for first, _ in rebuilt.damaged]
+    return [(entry.offset, entry.offset + entry.length) for entry in entries if entry.length]
+
+
 def _note_unreadable(report: SegmentReport, rebuilt: Rebuilt, known: Ranges) -> None:
+    report.unreadable += unreadable_parts(rebuilt, report.first_seq)
     for first, last in rebuilt.damaged:
-        start = entry_at(rebuilt.entries, first - report.first_seq)
-        report.unreadable.append((start.offset, start.offset + start.length))
         if known.missing(first, last):
             report.note(DAMAGE, DATA, "frames cannot be read", first, last)
             report.rebuild = True
@@ -207,7 +212,8 @@ def _check_marks(fs: Fs, report: SegmentReport) -> None:
 def _without_data(fs: Fs, report: SegmentReport) -> None:
     seal = _read_seal(fs, report) if TAGS in report.parts else None
     count = seal.count if seal else entry_count(read_index(fs, report.directory, report.first_seq))
+    report.count = count
     if count:
-        report.note(DAMAGE, DATA, "the data file is missing", report.first_seq, report.first_seq + count - 1)
+        report.note(DAMAGE, DATA, "the data file is missing", report.first_seq, report.last_seq)
     else:
         report.note(NOTE, DATA, "left by an interrupted removal; the next start finishes it")

@@ -8,6 +8,8 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,18 +69,14 @@ def publish(
         return
     if key is not None and form != "raw":
         raise click.UsageError("--key is for one record: DATA or --raw")
-    fd = sys.stdin.fileno() if path == "-" else _open(path)
-    try:
+    with _opened(path) as stream:
         if form == "raw":
             from topicd.cli.sources import whole
 
-            content = next(whole(fd)).records[0]
+            content = next(whole(stream)).records[0]
             _publish_one(app, topic, content, {"tag": tag, "node": node, "meta": labels, "key": key})
         else:
-            _publish_all(app, topic, fd, form == "ndjson", {"tag": tag, "node": node}, labels)
-    finally:
-        if path != "-":
-            os.close(fd)
+            _publish_all(app, topic, stream, form == "ndjson", {"tag": tag, "node": node}, labels)
 
 
 def parse_meta(text: str | None) -> dict[str, Any] | None:
@@ -93,11 +91,15 @@ def parse_meta(text: str | None) -> dict[str, Any] | None:
     return found
 
 
-def _open(path: str) -> int:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise CliError(f"{path}: no such file", Exit.NOT_FOUND) from None
+@contextmanager
+def _opened(path: str) -> Iterator[BufferedReader]:
+    if path == "-":
+        yield sys.stdin.buffer  # type: ignore[misc]
+        return
+    if not os.path.exists(path):
+        raise CliError(f"{path}: no such file", Exit.NOT_FOUND)
+    with open(path, "rb") as stream:
+        yield stream
 
 
 def _publish_one(app: App, topic: str, data: bytes, given: dict[str, Any]) -> None:
@@ -111,13 +113,18 @@ def _publish_one(app: App, topic: str, data: bytes, given: dict[str, Any]) -> No
 
 
 def _publish_all(
-    app: App, topic: str, fd: int, ndjson: bool, labels: dict[str, str | None], meta: dict[str, Any] | None
+    app: App,
+    topic: str,
+    stream: BufferedReader,
+    ndjson: bool,
+    labels: dict[str, str | None],
+    meta: dict[str, Any] | None,
 ) -> None:
     from topicd.cli.progress import Bar
     from topicd.cli.sources import envelope, lines
 
-    chunks = lines(fd, envelope if ndjson else None)
-    total = stored_size(fd)
+    chunks = lines(stream, envelope if ndjson else None)
+    total = bytes_to_come(stream)
     first = last = stored = 0
     with app.connect() as client, Bar(f"publish {topic}", total, "bytes") as bar:
         began = time.monotonic()
@@ -147,9 +154,12 @@ def _with_meta(chunks: Iterator[Chunk], meta: dict[str, Any] | None) -> Iterator
         yield records, chunk.consumed
 
 
-def stored_size(fd: int) -> int | None:
-    """Bytes to come, as far as one can know."""
-    found = os.fstat(fd)
+def bytes_to_come(stream: BufferedReader) -> int | None:
+    """As far as one can know."""
+    try:
+        found = os.fstat(stream.fileno())
+    except OSError:
+        return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 

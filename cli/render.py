@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 UNBOUNDED = 1_000
 # What SIMPLE_HEAD puts between two columns.
 BETWEEN = 3
+# Cells that may be cut keep at least so much, as long as there are others to leave out.
+SHRUNK = 20
 STATE_STYLE = {"serving": "green", "recovering": "yellow", "starting": "yellow", "draining": "yellow"}
 
 
@@ -32,7 +34,10 @@ class Column:
     right: bool = False
     shrink: bool = False  # its cells may be cut with an ellipsis
     rank: int = 0  # 0: always shown; on a narrow terminal the highest rank is left out first
-    style: str = ""
+
+
+class PipeClosed(Exception):
+    """Who read our output has left, as `head` does: no error."""
 
 
 class Output:
@@ -60,7 +65,7 @@ class Output:
     def document(self, body: Any) -> None:
         """One JSON document: indented for people, compact in a pipe."""
         indent = 2 if sys.stdout.isatty() else None
-        click.echo(dumps(body, indent))
+        self._write(dumps(body, indent))
 
     def lines(self, bodies: Iterable[Any]) -> None:
         """NDJSON."""
@@ -68,12 +73,12 @@ class Output:
 
     def raw(self, data: bytes) -> None:
         if data:
-            click.echo(data, nl=False, color=True)
+            self._write(data, nl=False)
 
     # ---- for people ----
 
     def text(self, line: str) -> None:
-        click.echo(line, color=self.color)
+        self._write(line)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], title: str = "") -> None:
         self.show(make_table(columns, list(rows), self.width, title))
@@ -89,7 +94,14 @@ class Output:
         with self.console.capture() as capture:
             self.console.print(what, soft_wrap=False)
         lines = [line.rstrip() for line in capture.get().splitlines()]
-        click.echo("\n".join(lines), color=True)
+        self._write("\n".join(lines))
+
+    def _write(self, what: str | bytes, *, nl: bool = True) -> None:
+        try:
+            # Styles are only in it where colours are wanted: nothing need be stripped.
+            click.echo(what, nl=nl, color=True)
+        except BrokenPipeError:
+            raise PipeClosed from None
 
     def styled(self, text: str, color: str) -> str:
         return click.style(text, fg=color) if self.color and color else text
@@ -100,35 +112,41 @@ def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
     from rich.table import Table
     from rich.text import Text
 
-    chosen = fitting(columns, rows, width)
-    columns, rows = [columns[i] for i in chosen], [[row[i] for i in chosen] for row in rows]
+    widths = fitted(columns, rows, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", title=title or None)
-    for column in columns:
+    for number, wide in widths.items():
+        column = columns[number]
         table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            style=column.style or None,
-            min_width=None if column.shrink else len(column.title),
+            column.title, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis", width=wide
         )
     for row in rows:
-        table.add_row(*(Text(cell, style=STATE_STYLE.get(cell, "")) for cell in row))
+        table.add_row(*(Text(row[i], style=STATE_STYLE.get(row[i], "")) for i in widths))
     return table
 
 
-def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Which columns to show, so that the others need not be cut."""
+def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> dict[int, int]:
+    """Number and width of the columns to show: the least important are left out before any cell is cut."""
     from rich.cells import cell_len
 
-    widest = [max([cell_len(column.title), *(cell_len(row[i]) for row in rows)]) for i, column in enumerate(columns)]
-    chosen = list(range(len(columns)))
-    while sum(widest[i] for i in chosen) + BETWEEN * (len(chosen) - 1) > width:
-        least = max(chosen, key=lambda i: (columns[i].rank, i))
-        if columns[least].rank == 0:
+    natural = {
+        i: max([cell_len(column.title), *(cell_len(row[i]) for row in rows)]) for i, column in enumerate(columns)
+    }
+    least = {i: min(wide, SHRUNK) if columns[i].shrink else wide for i, wide in natural.items()}
+    while total_width(least) > width:
+        last = max(least, key=lambda i: (columns[i].rank, i))
+        if columns[last].rank == 0:
             break
-        chosen.remove(least)
-    return chosen
+        del least[last]
+    widths = {i: natural[i] for i in least}
+    for floor, cut in ((SHRUNK, [i for i in widths if columns[i].shrink]), (1, list(widths))):
+        while total_width(widths) > width and any(widths[i] > floor for i in cut):
+            widest = max(cut, key=lambda i: widths[i])
+            widths[widest] -= 1
+    return widths
+
+
+def total_width(widths: dict[int, int]) -> int:
+    return sum(widths.values()) + BETWEEN * (len(widths) - 1)
 
 
 def dumps(body: Any, indent: int | None = None) -> str:

@@ -7,9 +7,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from topicd.cli.exits import CliError, Exit
 from topicd.limits import MAX_BATCH_RECORDS, MAX_DATA_AND_META, MIB
@@ -17,6 +16,12 @@ from topicd.limits import MAX_BATCH_RECORDS, MAX_DATA_AND_META, MIB
 PIECE = 1 * MIB
 # A line is one record; base64 and labels make its JSON form longer than the record.
 LINE_MAX = 2 * MAX_DATA_AND_META
+
+
+class Stream(Protocol):
+    def read1(self, size: int, /) -> bytes:
+        """What is there, at most size bytes; waits only while there is nothing; empty at the end."""
+        ...
 
 
 class Chunk(NamedTuple):
@@ -27,11 +32,11 @@ class Chunk(NamedTuple):
 Parse = Callable[[bytes, int], Any]
 
 
-def whole(fd: int) -> Iterator[Chunk]:
+def whole(stream: Stream) -> Iterator[Chunk]:
     """All of the input as one record."""
     pieces: list[bytes] = []
     length = 0
-    while piece := os.read(fd, PIECE):
+    while piece := stream.read1(PIECE):
         pieces.append(piece)
         length += len(piece)
         if length > MAX_DATA_AND_META:
@@ -43,11 +48,11 @@ def whole(fd: int) -> Iterator[Chunk]:
     yield Chunk([b"".join(pieces)], length)
 
 
-def lines(fd: int, parse: Parse | None = None) -> Iterator[Chunk]:
+def lines(stream: Stream, parse: Parse | None = None) -> Iterator[Chunk]:
     """A record per line, without its newline; parse(line, number) makes something else of it or None."""
     rest: list[bytes] = []
     rest_len = number = 0
-    while piece := os.read(fd, PIECE):
+    while piece := stream.read1(PIECE):
         *complete, tail = piece.split(b"\n")
         if complete:
             complete[0] = b"".join([*rest, complete[0]])

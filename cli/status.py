@@ -28,6 +28,8 @@ def status(app: App) -> int:
         app.out.fields(headline(found))
         app.out.text("")
         app.out.table(COLUMNS, [row(process) for process in found["processes"]])
+        for line in notes(found):
+            app.out.text(app.out.styled(line, "yellow"))
     return Exit.OK if healthy(found) else Exit.FAILED
 
 
@@ -39,7 +41,6 @@ COLUMNS = [
     Column("restarts", right=True),
     Column("cpu", right=True, rank=3),
     Column("memory", right=True, rank=3),
-    Column("note", shrink=True),
 ]
 
 
@@ -70,8 +71,12 @@ def row(process: dict[str, Any]) -> list[str]:
         str(process["restarts"]),
         f"{process['cpu']:.0f}%",
         size(process["rss"]),
-        note(process),
     ]
+
+
+def notes(status: dict[str, Any]) -> list[str]:
+    """A line for each process that has something to say."""
+    return [f"{process['name']}: {text}" for process in status["processes"] if (text := note(process))]
 
 
 def note(process: dict[str, Any]) -> str:

@@ -31,7 +31,6 @@ COLUMNS = [
     Column("loop lag", right=True, rank=4),
     Column("uptime", right=True, rank=5),
     Column("restarts", right=True, rank=5),
-    Column("note", shrink=True, rank=6),
 ]
 
 
@@ -39,12 +38,14 @@ def render(status_before: dict[str, Any], status_after: dict[str, Any], width: i
     from rich.console import Group
     from rich.text import Text
 
+    processes = process_rates(status_before, status_after)
     parts: list[RenderableType] = [
         _title(status_before, status_after, width),
         Text(""),
         _figures(totals(status_before, status_after), width),
         Text(""),
-        _table(process_rates(status_before, status_after), width),
+        make_table(COLUMNS, [_row(process) for process in processes], width),
+        *(Text(f"{process.name}: {process.note}", style="yellow") for process in processes if process.note),
     ]
     if status_after.get("failure"):
         parts.insert(1, Text(str(status_after["failure"]), style="bold red"))
@@ -88,7 +89,7 @@ def _figures(found: Totals, width: int) -> Table:
         ("evicted", f"{human.short_count(found.evicted_s)}/s"),
         ("lagged", f"{human.short_count(found.lagged_s)}/s"),
     ]
-    across = 4 if width < 120 else 7
+    across = 3 if width < 120 else 5
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(across):
         grid.add_column(style="bright_black", no_wrap=True)
@@ -97,10 +98,6 @@ def _figures(found: Totals, width: int) -> Table:
         cells = [Text(cell) for pair in figures[at : at + across] for cell in pair]
         grid.add_row(*cells)
     return grid
-
-
-def _table(processes: list[ProcessRates], width: int) -> Table:
-    return make_table(COLUMNS, [_row(process) for process in processes], width)
 
 
 def _row(p: ProcessRates) -> list[str]:
@@ -119,7 +116,6 @@ def _row(p: ProcessRates) -> list[str]:
         "" if p.lag_ms is None else f"{p.lag_ms:.1f} ms",
         human.duration(p.uptime_s),
         str(p.restarts),
-        p.note,
     ]
 
 

@@ -79,7 +79,7 @@ def simplified(given: tuple[str, ...]) -> tuple[list[str], list[str]]:
     for text in given:
         if "*" in text[:-1]:
             raise InvalidRequest(f"a pattern has one star, at its end: {text!r} has not")
-    stars = sorted({text for text in given if text.endswith("*")}, key=len)
+    stars = sorted({text for text in given if text.endswith("*")}, key=lambda text: (len(text), text))
     patterns: list[str] = []
     for star in stars:
         if not any(star.startswith(wider[:-1]) for wider in patterns):
