@@ -246,6 +246,8 @@ def subscribe(session: Session, flags: int, request_id: int, body: memoryview) -
         raise InvalidRequest(f"topics must be a list of at most {limits.SUBSCRIPTION_TOPICS_MAX}")
     if not isinstance(pattern, str) or not (entries or pattern):
         raise InvalidRequest("a subscription needs topics or a pattern")
+    if pattern:
+        session.rights.require("read")
     if len(pattern) > limits.PATTERN_MAX:
         raise InvalidRequest(f"a pattern has at most {limits.PATTERN_MAX} characters, this one has {len(pattern)}")
     _check_room(session, len(session.subscriptions), "subscriptions")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from topicd.errors import Internal, InvalidRequest, NotReady, Throttled, TopicdError
+from topicd.errors import Forbidden, Internal, InvalidRequest, NotReady, Throttled, TopicdError
 from topicd.ipc.protocol import (
     ANSWER,
     APPENDED,
@@ -57,6 +57,7 @@ _FLUSH_NOW = 64 * KIB
 # One connection keeps the loop so long at most, or for one message; the rest of its messages wait for the next turn.
 _TURN_S = 0.002
 _HELLO = int(Op.HELLO)
+_FORBIDDEN_LOGGED = 10
 # An append answer in one go: header and body.
 _APPENDED_MESSAGE = struct.Struct(HEADER.format + APPENDED.format[1:])
 _APPENDED_LENGTH = MIN_LENGTH + APPENDED.size
@@ -78,6 +79,7 @@ class Session(asyncio.BufferedProtocol):
         self.greeted = False
         self.needs_token = False
         self.rights = EVERYTHING
+        self.forbidden = 0
         self.waiting_since = 0.0  # a message has been incomplete since then; 0.0: none is
         self.in_flight = 0
         self.subscriptions: dict[int, Subscription] = {}
@@ -229,8 +231,17 @@ class Session(asyncio.BufferedProtocol):
                 if handler is None:
                     raise InvalidRequest(f"unknown op 0x{op:02x}")
                 handler(self, flags, request_id, body)
+        except Forbidden as exc:
+            self._log_forbidden(exc)
+            self.refused(request_id, exc)
         except TopicdError as exc:
             self.refused(request_id, exc)
+
+    def _log_forbidden(self, error: Forbidden) -> None:
+        """A few per connection: whoever has a token must not be able to fill the log with it."""
+        self.forbidden += 1
+        if self.forbidden <= _FORBIDDEN_LOGGED:
+            log.warning("request refused", extra={"reason": error.message})
 
     def _append(self, flags: int, request_id: int, body: memoryview) -> None:
         limit = self.actor.settings.max_inflight_per_connection

@@ -20,6 +20,7 @@ from topicd.client.bulk import published
 from topicd.client.directory import SUPERVISOR
 from topicd.client.engine import find_daemon
 from topicd.client.records import Published
+from topicd.client.remote import TOKEN_ENV, with_ca_file
 from topicd.client.serial import Match, Serializer, Start, encode_many, encode_one, label
 from topicd.client.serial import serializer as named_serializer
 from topicd.client.subscription import Wanted
@@ -41,6 +42,7 @@ async def connect(
     wait: float = 0.0,
     node: str | None = None,
     token: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
     serializer: str | Serializer = "json",
     tempo: Tempo | None = None,
 ) -> AsyncClient:
@@ -50,6 +52,8 @@ async def connect(
     ...     seq = await client.publish("orders", {"id": 7})
     """
     tempo = tempo or Tempo()
+    target = with_ca_file(target, ca_file)
+    token = token or os.environ.get(TOKEN_ENV)
     find = partial(find_daemon, target, os.environ, timeout=timeout, token=token, wait=wait, tempo=tempo)
     directory = await asyncio.get_running_loop().run_in_executor(None, find)
     engine = AioEngine(directory, tempo=tempo, timeout=timeout, token=token)

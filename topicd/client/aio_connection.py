@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from topicd.client.batch import fetched_from
-from topicd.client.connection import hello_request
+from topicd.client.connection import hello_request, open_socket
 from topicd.client.context import Context
 from topicd.client.inbox import Arrived, Inbox
 from topicd.client.wire import ERROR_OP, OTHERS, answer_map, error_of, packed, parse_hello
 from topicd.errors import ConnectionLost, FormatError, TopicdError, WrongShard
-from topicd.ipc import unixsock
 from topicd.ipc.protocol import ANSWER, Op, message
 
 FETCH_ANSWER = int(Op.FETCH) | ANSWER
@@ -148,9 +147,10 @@ async def open_connection(context: Context, shard: int, connection: AioConnectio
     path = context.directory.path_of(shard)
     try:
         async with asyncio.timeout(min(timeout, DIAL_TIMEOUT_S)):
-            sock = await loop.run_in_executor(None, unixsock.connect, Path(path), DIAL_TIMEOUT_S)
+            sock = await loop.run_in_executor(None, open_socket, path, DIAL_TIMEOUT_S)
             sock.setblocking(False)
-            await loop.create_unix_connection(lambda: connection, sock=sock)
+            make = loop.create_unix_connection if sock.family == socket.AF_UNIX else loop.create_connection
+            await make(lambda: connection, sock=sock)
             hello = parse_hello(await connection.call_map(Op.HELLO, hello_request(context.token)))
     except TimeoutError:
         error = ConnectionLost(f"the daemon at {path} did not answer in time")

@@ -14,6 +14,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from topicd.client import remote
 from topicd.client.inbox import Arrived, Inbox
 from topicd.client.wire import (
     ACK,
@@ -42,19 +43,28 @@ _TIMEVAL = struct.Struct("@ll")
 _SEND_BUFFER = 2 * MIB
 
 
-def dial(path: str | os.PathLike[str], timeout: float, token: str | None = None) -> Connection:
+def dial(place: str | os.PathLike[str] | remote.Address, timeout: float, token: str | None = None) -> Connection:
     """Connected, greeted and ready. Raises ConnectionLost or what the daemon refused with."""
-    try:
-        sock = unixsock.connect(Path(path), timeout)
-    except OSError as exc:
-        raise ConnectionLost(f"cannot connect to {os.fspath(path)}: {exc.strerror or exc}") from exc
-    connection = Connection(sock, timeout)
+    connection = Connection(open_socket(place, timeout), timeout)
     try:
         connection.greet(token)
+    except TopicdError as exc:
+        connection.close()
+        raise remote.explained(place, exc) from None
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def open_socket(place: str | os.PathLike[str] | remote.Address, timeout: float) -> socket.socket:
+    """Connected and blocking. Raises ConnectionLost, or what is wrong with a certificate."""
+    try:
+        if isinstance(place, remote.Address):
+            return remote.connect(place, timeout)
+        return unixsock.connect(Path(place), timeout)
+    except OSError as exc:
+        raise ConnectionLost(f"cannot connect to {place}: {exc.strerror or exc}") from exc
 
 
 def hello_request(token: str | None) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from topicd.client import remote
+from topicd.client.remote import Address
 from topicd.client.wire import Hello
 from topicd.errors import ConnectionLost, InvalidRequest, WrongShard
 from topicd.paths import RunDir
@@ -19,19 +21,27 @@ LOCAL_RUN_DIR = Path("var/run")
 SCHEME = "unix://"
 
 
-def candidates(target: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+Place = Path | Address
+
+
+def candidates(target: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> list[tuple[str, Place]]:
     """(where the hint came from, socket) in the order to try. What was said outright excludes all guesses:
     a program told to use one daemon must not end up with another."""
     if target is not None:
-        return [("the target given", socket_path(target))]
+        return [("the target given", place(target, environ))]
     if environ.get("TOPICD_SOCKET"):
-        return [("TOPICD_SOCKET", socket_path(environ["TOPICD_SOCKET"]))]
-    found: list[tuple[str, Path]] = []
+        return [("TOPICD_SOCKET", place(environ["TOPICD_SOCKET"], environ))]
+    found: list[tuple[str, Place]] = []
     if environ.get("XDG_RUNTIME_DIR"):
         found.append(("XDG_RUNTIME_DIR", RunDir(Path(environ["XDG_RUNTIME_DIR"]) / "topicd").socket))
     found.append(("the system's", RunDir(SYSTEM_RUN_DIR).socket))
     found.append(("the working directory", RunDir(LOCAL_RUN_DIR.absolute()).socket))
     return found
+
+
+def place(target: str | os.PathLike[str], environ: Mapping[str, str]) -> Place:
+    text = os.fspath(target)
+    return remote.address(text, environ) if remote.is_remote(text) else socket_path(text)
 
 
 def socket_path(target: str | os.PathLike[str]) -> Path:
@@ -40,14 +50,14 @@ def socket_path(target: str | os.PathLike[str]) -> Path:
     if text.startswith(SCHEME):
         text = text.removeprefix(SCHEME)
     elif "://" in text:
-        raise InvalidRequest(f"target {text!r:.300} has an unknown scheme; unix:///path is understood")
+        raise InvalidRequest(f"target {text!r:.300} has an unknown scheme; there are unix, tcp and tls")
     if not text:
         raise InvalidRequest("the target is empty")
     path = Path(text).expanduser()
     return RunDir(path).socket if path.is_dir() else path
 
 
-def not_found(tried: list[tuple[str, Path, str]]) -> ConnectionLost:
+def not_found(tried: list[tuple[str, Place, str]]) -> ConnectionLost:
     lines = [f"  {path} ({hint}): {why}" for hint, path, why in tried]
     return ConnectionLost("no topicd daemon found; tried\n" + "\n".join(lines), tried=[str(p) for _, p, _ in tried])
 
@@ -61,8 +71,9 @@ class ShardMap:
 class Directory:
     """The shard map as last heard. `learn` says whether topics may have moved and tells the listener."""
 
-    def __init__(self, path: Path, hello: Hello) -> None:
-        self.path = path
+    def __init__(self, path: Place, hello: Hello) -> None:
+        # The address may be that of any shard.
+        self.path = path.of_shard(-hello.shard) if isinstance(path, Address) and hello.shard > 0 else path
         self.map = ShardMap(hello.instance, hello.shards)
         self._lock = threading.Lock()
         self._moved: list[Callable[[], None]] = []
@@ -85,12 +96,14 @@ class Directory:
     def shards(self) -> range:
         return range(len(self.map.paths))
 
-    def path_of(self, shard: int) -> str:
+    def path_of(self, shard: int) -> Place:
         if shard == SUPERVISOR:
-            return str(self.path)
+            return self.path
         paths = self.map.paths
         if shard >= len(paths):
             raise WrongShard(f"there is no shard {shard} any more, the daemon has {len(paths)}")
+        if isinstance(self.path, Address):
+            return self.path.of_shard(shard)
         # A map seen through another mount or a relative run directory still names files next to the front
         # door.
-        return paths[shard] if os.path.isabs(paths[shard]) else str(self.path.parent / paths[shard])
+        return self.path.parent / paths[shard]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from topicd.client.backoff import Patience, Tempo
 from topicd.client.connection import Connection, dial
 from topicd.client.context import Context
-from topicd.client.directory import SUPERVISOR, Directory, candidates, not_found
+from topicd.client.directory import SUPERVISOR, Directory, Place, candidates, not_found
 from topicd.client.lanes import Lane, Lanes
 from topicd.client.wire import Appended, number
 from topicd.errors import (
@@ -254,7 +253,7 @@ def find_daemon(
     ready = Patience(tempo, timeout)
     there = Patience(tempo, wait)
     while True:
-        tried: list[tuple[str, Path, str]] = []
+        tried: list[tuple[str, Place, str]] = []
         for hint, path in candidates(target, environ):
             try:
                 front = dial(path, min(timeout, DIAL_TIMEOUT_S), token)
