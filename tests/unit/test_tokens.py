@@ -1,0 +1,213 @@
+"""Tokens: what a file may hold, what a secret opens, and what the command line does to the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from topicd.cli import tokenfile
+from topicd.cli.exits import CliError
+from topicd.cli.main import root_command
+from topicd.errors import Conflict, Forbidden, FormatError, InvalidRequest, Unauthorized
+from topicd.tokens import EVERYTHING, Rights, TokenFile, digest_of
+
+NOW = 1_800_000_000_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tokens.toml"
+
+
+# ---- rights ----
+
+
+def test_a_scope_that_is_missing_is_named() -> None:
+    with pytest.raises(Forbidden, match="token 'a' has no write right"):
+        Rights("a", frozenset({"read"})).require("write", "orders")
+
+
+def test_a_name_outside_the_prefixes_is_refused_whatever_the_scope() -> None:
+    rights = Rights("a", frozenset({"admin"}), ("orders.", "events."))
+    rights.require("write", "orders.eu")
+    with pytest.raises(Forbidden, match="may not touch topic 'order'"):
+        rights.require("read", "order")
+
+
+def test_admin_may_do_everything() -> None:
+    for scope in ("read", "write", "delete", "admin"):
+        Rights("a", frozenset({"admin"})).require(scope, "x")
+        EVERYTHING.require(scope, "x")
+
+
+def test_either_of_two_scopes_is_enough() -> None:
+    for scope in ("read", "write", "admin"):
+        Rights("a", frozenset({scope})).require_any(("read", "write"), "x")
+    with pytest.raises(Forbidden):
+        Rights("a", frozenset({"delete"})).require_any(("read", "write"), "x")
+    with pytest.raises(Forbidden):
+        Rights("a", frozenset({"write"}), ("y",)).require_any(("read", "write"), "x")
+
+
+# ---- the file ----
+
+
+def test_a_secret_opens_what_its_token_allows(path: Path) -> None:
+    secret = tokenfile.create(path, "shop", ["read", "write"], ["orders."])
+    tokenfile.create(path, "other", ["admin"])
+    assert TokenFile.load(path).authorize(secret, NOW) == Rights("shop", frozenset({"read", "write"}), ("orders.",))
+
+
+@pytest.mark.parametrize("secret", [None, "", 7, b"x"])
+def test_no_secret_is_refused(path: Path, secret: object) -> None:
+    tokenfile.create(path, "a", ["read"])
+    with pytest.raises(Unauthorized, match="a token is needed"):
+        TokenFile.load(path).authorize(secret, NOW)
+
+
+def test_a_wrong_secret_is_refused_without_repeating_it(path: Path) -> None:
+    secret = tokenfile.create(path, "a", ["read"])
+    with pytest.raises(Unauthorized) as caught:
+        TokenFile.load(path).authorize(secret + "x", NOW)
+    assert secret not in str(caught.value)
+    with pytest.raises(Unauthorized):
+        TokenFile.load(path).authorize(digest_of(secret).hex(), NOW)
+
+
+def test_a_token_ends_at_its_moment(path: Path) -> None:
+    ends = datetime.fromtimestamp(NOW / 1000, UTC)
+    secret = tokenfile.create(path, "a", ["read"], expires=ends)
+    found = TokenFile.load(path)
+    assert found.authorize(secret, NOW - 1).name == "a"
+    with pytest.raises(Unauthorized, match="'a' has expired"):
+        found.authorize(secret, NOW)
+
+
+GOOD = f'[[token]]\nname = "a"\nsha256 = "{"0" * 64}"\nscopes = ["read"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must hold"),
+        ("token = 1", "must hold"),
+        (GOOD + "[other]\n", "must hold"),
+        ("[[token", "not TOML"),
+        (GOOD + "more = 1\n", "nothing else"),
+        (GOOD.replace("read", "root"), "scopes must be"),
+        (GOOD.replace('["read"]', "[]"), "scopes must be"),
+        (GOOD.replace("0" * 64, "0" * 63), "64 lower-case hex"),
+        (GOOD + 'prefixes = [""]\n', "prefixes must be"),
+        (GOOD + 'prefixes = "orders"\n', "prefixes must be"),
+        (GOOD + 'expires = "2027"\n', "expires must be"),
+    ],
+)
+def test_a_file_that_is_not_understood_lets_nobody_in(path: Path, text: str, message: str) -> None:
+    path.write_text(text)
+    with pytest.raises(FormatError, match=message):
+        TokenFile.load(path)
+    with pytest.raises(FormatError):
+        tokenfile.create(path, "b", ["read"])
+    assert path.read_text() == text
+
+
+# ---- changes ----
+
+
+def test_only_the_owner_may_read_it_and_only_digests_are_in_it(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        secret = tokenfile.create(path, "a", ["read"])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert secret not in path.read_text()
+    assert digest_of(secret).hex() in path.read_text()
+    assert [p.name for p in path.parent.iterdir()] == ["tokens.toml"]
+
+
+def test_other_tokens_stay_as_they_are(path: Path) -> None:
+    ends = datetime(2027, 1, 1, tzinfo=UTC)
+    first = tokenfile.create(path, 'quo"te\\', ["read", "delete"], ["a.", 'b"'], ends)
+    before = tokenfile.rows(path)
+    tokenfile.create(path, "b", ["write", "write"])
+    assert tokenfile.rows(path)[:1] == before
+    assert tokenfile.rows(path)[1]["scopes"] == ["write"]
+    assert tokenfile.revoke(path, "b")
+    assert tokenfile.rows(path) == before
+    assert TokenFile.load(path).authorize(first, 0).prefixes == ("a.", 'b"')
+
+
+def test_a_name_is_used_once(path: Path) -> None:
+    tokenfile.create(path, "a", ["read"])
+    with pytest.raises(Conflict, match="already"):
+        tokenfile.create(path, "a", ["write"])
+    for name in ("", "x\n", "x" * 65):
+        with pytest.raises(InvalidRequest):
+            tokenfile.create(path, name, ["read"])
+
+
+def test_the_last_token_stays(path: Path) -> None:
+    tokenfile.create(path, "a", ["read"])
+    with pytest.raises(Conflict, match="last token"):
+        tokenfile.revoke(path, "a")
+    assert len(TokenFile.load(path)) == 1
+
+
+def test_changes_at_the_same_time_are_all_kept(path: Path) -> None:
+    makers = [threading.Thread(target=tokenfile.create, args=(path, f"t{i}", ["read"])) for i in range(8)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert len(TokenFile.load(path)) == 8
+
+
+# ---- the command line ----
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(root_command(), ["token", *map(str, args)])
+
+
+def test_create_list_and_revoke(path: Path) -> None:
+    made = run("create", "shop", "--scope", "read", "--scope", "write", "--prefix", "orders.", "--file", path)
+    assert made.exit_code == 0
+    secret = made.stdout.strip()
+    assert TokenFile.load(path).authorize(secret, NOW).prefixes == ("orders.",)
+    assert "not shown again" in made.stderr
+    assert secret not in made.stderr
+    run("create", "spark", "--scope", "read", "--expires", "2027-01-31", "-f", path)
+    listed = run("list", "-f", path).stdout
+    assert "shop" in listed
+    assert "read, write" in listed
+    assert "2027-01-31T00:00:00+00:00" in listed
+    assert run("revoke", "shop", "--yes", "-f", path).exit_code == 0
+    with pytest.raises(Unauthorized):
+        TokenFile.load(path).authorize(secret, NOW)
+
+
+def test_json(path: Path) -> None:
+    made = json.loads(run("create", "shop", "--scope", "read", "-f", path, "--json").stdout)
+    assert made["name"] == "shop"
+    assert TokenFile.load(path).authorize(made["token"], NOW).name == "shop"
+    run("create", "b", "--scope", "read", "-f", path)
+    (row, _) = json.loads(run("list", "-f", path, "--json").stdout)
+    assert (row["name"], row["scopes"], row["prefixes"], row["expires"]) == ("shop", ["read"], [], None)
+    assert json.loads(run("revoke", "b", "-y", "-f", path, "--json").stdout)["revoked"] is True
+
+
+def test_mistakes_are_told(path: Path) -> None:
+    assert "Missing option '--scope'" in run("create", "a", "-f", path).stderr
+    assert "is not one of" in run("create", "a", "--scope", "root", "-f", path).stderr
+    assert "no date or time" in run("create", "a", "--scope", "read", "--expires", "soon", "-f", path).stderr
+    run("create", "a", "--scope", "read", "-f", path)
+    assert isinstance(run("revoke", "b", "--yes", "-f", path).exception, CliError)
+    assert isinstance(run("revoke", "a", "-f", path).exception, CliError)
