@@ -110,9 +110,10 @@ class Handout:
         _, uid, _ = peer_credentials(conn)
         if uid not in {os.geteuid(), 0}:
             raise Forbidden("descriptors go to the daemon's own user only", uid=uid)
-        topic = self._actor.topics.by_id.get(fields.get("topic_id", 0))
+        topic_id = fields.get("topic_id")
+        topic = self._actor.topics.by_id.get(topic_id) if isinstance(topic_id, int) else None
         if topic is None:
-            raise TopicNotFound(f"no topic with id {fields.get('topic_id')!r:.50}")
+            raise TopicNotFound(f"no topic with id {topic_id!r:.50}")
         from_seq, limit = fields.get("from_seq", 0), fields.get("segments", 8)
         if not (isinstance(from_seq, int) and 0 <= from_seq <= MAX_SEQ) or not (
             isinstance(limit, int) and 1 <= limit <= MAX_SEGMENTS
