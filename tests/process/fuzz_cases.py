@@ -344,7 +344,8 @@ def huge(r: Requests) -> Stream:
 def history(r: Requests) -> Stream:
     """The socket that hands out descriptors: u32 length | map."""
     chance = r.chance
-    body = msgpack.packb({"topic_id": r.topic_id(), "from_seq": chance.choice(NASTY), "segments": chance.choice(NASTY)})
+    topic_id = chance.choice([r.topic_id(), r.topic_id(), chance.choice(NASTY)])
+    body = msgpack.packb({"topic_id": topic_id, "from_seq": chance.choice(NASTY), "segments": chance.choice(NASTY)})
     if chance.random() < 0.5:
         body = chance.randbytes(chance.randrange(1, 100))
     length = chance.choice([len(body), len(body), len(body) + 5, 0, HISTORY_MAX + 1, 2**32 - 1])
