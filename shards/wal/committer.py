@@ -1,13 +1,15 @@
 """Group commit of one WAL shard. Promise: what written_pos covers is in the file, what synced_pos covers survives power
 loss, and neither is stored before it is true. Bytes: docs/formats.md.
 
-A failure (EIO, ENOSPC) makes everything above failed_pos void. The shard then drops ring bytes until the producer
-answers with the position where valid bytes begin again.
+A failure (EIO, ENOSPC) makes everything above failed_pos void, and everything below is durable. The shard then drops
+ring bytes until the producer answers with the position where valid bytes begin again.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,6 +58,7 @@ class Committer:
         self._latched_since: float | None = None
         self._finished: dict[int, tuple[int, ...]] = {}
         self._attested_lsn = 0
+        self._written_lsn = 0  # of the newest group that the inlets count as written
         self.groups = 0
         self.bytes = 0
         self.syncs = 0
@@ -65,13 +68,34 @@ class Committer:
 
     def open(self, group_limit: int) -> None:
         self._group_limit = group_limit
+        self._written_lsn = self._log.lsn
         for inlet in self._inlets:
-            answered, _ = inlet.ring.resync
-            inlet.waiting_epoch = inlet.ring.failed_epoch if inlet.ring.failed_epoch > answered else 0
-            inlet.ring.set_written(inlet.written)
+            self._take_over(inlet)
         self._publish_state()
         # A predecessor may have been killed between a counter and its bell, or with the bell half rung.
         self._ring_all()
+
+    def _take_over(self, inlet: Inlet) -> None:
+        """Where a predecessor left a ring. It may have died at any step of a failure."""
+        ring = inlet.ring
+        answered, position = ring.resync
+        if ring.failed_epoch > answered:
+            inlet.waiting_epoch = ring.failed_epoch
+        elif answered and inlet.written < position:
+            self._go_on_at(inlet, position)
+        elif inlet.written < ring.written_pos:
+            # It gave up bytes that were written but could not be synced, and died before it said so.
+            inlet.waiting_epoch = ring.fail(inlet.written, errno.EIO)
+            ring.set_written(ring.head)
+        else:
+            # The log was synced when it was opened.
+            self._go_on_at(inlet, inlet.written)
+
+    @staticmethod
+    def _go_on_at(inlet: Inlet, position: int) -> None:
+        inlet.written = inlet.synced = position
+        inlet.ring.set_written(position)
+        inlet.ring.set_synced(position)
 
     def turn(self) -> bool:
         """Commit what the rings hold; False when there was nothing to do."""
@@ -164,9 +188,7 @@ class Committer:
         if answered < inlet.waiting_epoch:
             return True
         inlet.waiting_epoch = 0
-        inlet.written = inlet.synced = position
-        inlet.ring.set_written(position)
-        inlet.ring.set_synced(position)
+        self._go_on_at(inlet, position)
         return False
 
     def _write(self, group: list[_Take]) -> bool:
@@ -187,6 +209,7 @@ class Committer:
         if self._log.first_lsn != file:
             self._note_finished(file)
             self._note_synced_by_rotation()
+        self._written_lsn = self._log.lsn
         self.groups += 1
         self.bytes += length + GROUP.size
         for take in group:
@@ -213,9 +236,6 @@ class Committer:
         try:
             self._log.sync()
         except OSError as exc:
-            self._log.forget_unsynced()
-            for inlet in self._inlets:
-                inlet.written = inlet.synced
             self._fail(exc, "sync")
             return False
         self._last_sync = self._clock.monotonic()
@@ -228,6 +248,7 @@ class Committer:
         # Rotation synced the finished file; what was written before this group is durable.
         self.syncs += 1
         self._last_sync = self._clock.monotonic()
+        self._tell_synced()
 
     def _tell_synced(self) -> None:
         for inlet in self._inlets:
@@ -244,12 +265,30 @@ class Committer:
         self.failures += 1
         code = exc.errno or 5
         log.error("storage failed", extra={"what": what, "errno": code, "error": str(exc)})
+        self._secure_written()
+        # The state first: a successor that finds it ahead of the rings tells the failure again.
+        self._publish_state()
         for inlet in self._inlets:
             inlet.waiting_epoch = inlet.ring.fail(inlet.written, code)
             inlet.ring.set_written(inlet.ring.head)  # nothing more is read from there; free the space
         self._latch(code)
         self._try_unlatch()
         self._ring_all()
+
+    def _secure_written(self) -> None:
+        """What was written before the failure is made durable now, or is void with the rest. In between it would be
+        in the log, and yet failed for those who wait for a sync: their seqs would be given out a second time."""
+        if self._log.dirty:
+            with suppress(OSError):
+                self._log.sync()
+        durable = self._log.lsn >= self._written_lsn
+        for inlet in self._inlets:
+            if durable:
+                inlet.synced = inlet.written
+                inlet.ring.set_synced(inlet.synced)
+            else:
+                inlet.written = inlet.synced
+        self._written_lsn = self._log.lsn
 
     def _latch(self, code: int) -> None:
         self.read_only_errno = code

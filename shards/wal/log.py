@@ -35,7 +35,8 @@ class WalLog:
         return self.lsn > self.synced_lsn
 
     def open(self, lsn: int, first_lsn: int | None) -> None:
-        """Go on at lsn, in the file that begins at first_lsn, or in a new file when that one is not usable."""
+        """Go on at lsn, in the file that begins at first_lsn, or in a new file when that one is not usable. All below
+        lsn is durable afterwards: the writer before may have died between a write and its sync."""
         self._fs.mkdir(self._directory)
         # Also when it was there: a start before this one may not have come to the sync.
         self._fs.sync_dir(self._directory.parent)
@@ -64,12 +65,19 @@ class WalLog:
             self._spares.prepare()
 
     def sync(self) -> None:
-        self._require_active().file.sync_data()
+        """After a failure everything since the last good sync is void: the kernel may have dropped the pages."""
+        try:
+            self._require_active().file.sync_data()
+        except OSError:
+            self.lsn = self.synced_lsn
+            self._abandon_active()
+            raise
         self.synced_lsn = self.lsn
 
     def forget_append(self, lsn: int) -> None:
         """An append failed: the next one goes where it stood. Its header is wiped so that it is never read."""
-        self.lsn = lsn
+        # Lower already if it was a sync that failed, before a rotation.
+        self.lsn = min(lsn, self.lsn)
         if self._active is None:
             return
         try:
@@ -77,11 +85,6 @@ class WalLog:
         except OSError:
             # Then the file itself is bad: a new one begins here, and readers end this one at its first LSN.
             self._abandon_active()
-
-    def forget_unsynced(self) -> None:
-        """A sync failed: the kernel may have dropped the pages, so everything since the last good sync is void."""
-        self.lsn = self.synced_lsn
-        self._abandon_active()
 
     def finished_files(self) -> list[walfile.WalFile]:
         return [f for f in walfile.list_files(self._fs, self._directory) if f.first_lsn < self.first_lsn]
@@ -103,6 +106,7 @@ class WalLog:
         if not self._fs.exists(path):
             return False
         file = self._fs.open(path, write=True)
+        file.sync_data()
         size = file.size()
         # A file that was cut has no blocks behind its end; it is finished as it is.
         if size != self._file_bytes:
