@@ -1,6 +1,5 @@
-"""From memory to segments and snapshots, beside the work of the shard. Promise: the WAL is told to forget
-something only after it is in synced segments and in the metadata snapshot before the newest one, so that a
-corrupt newest one costs nothing.
+"""From memory to segments, beside the work of the shard. Promise: memory stays bounded, and what is in segments was
+synced before the shard forgets its own copy.
 
 The threads get bytes and paths; every change of state happens here, in the actor's thread, when they are done.
 """
@@ -13,15 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from topicd.errors import TopicdError
 from topicd.shards.delivery import segmenting
 from topicd.shards.delivery.deletion import forget_sealed_tags
 from topicd.shards.delivery.reclaim import Reclaimer
 from topicd.shards.delivery.segmenting import Draft
+from topicd.shards.delivery.snapshots import Snapshots
 from topicd.shards.delivery.topic import Damaged
 from topicd.shards.storage.checkpoint import AppendJob, JobResult, MarkJob, run_checkpoint, run_marks
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.snapshot import SnapshotStore
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
@@ -49,8 +47,8 @@ class Checkpointer:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
-        self._snapshots = SnapshotStore(actor.fs, actor.data.snapshots(actor.index), actor.shard.boot.run)
         self.reclaimer = Reclaimer(actor)
+        self.snapshots = Snapshots(actor, self._pool, self.reclaimer)
         self._dirty: dict[int, Topic] = {}
         self._unmarked: dict[int, Topic] = {}
         self._aged: dict[int, Topic] = {}
@@ -59,15 +57,9 @@ class Checkpointer:
         self._tail_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Future[None] | None = None
-        self._snapshot_round: asyncio.Future[None] | None = None
-        self._data_marks = [0] * len(actor.outlets)
-        self._snapshot_marks: list[list[int]] = []  # of the newest two snapshots
-        self._snapshot_at = actor.clock.monotonic()
-        self._metadata_dirty = False
         self._total_bytes = 0
         self._opened = False
         self.checkpoints = 0
-        self.snapshots = 0
         self.failures = 0
 
     # ---- what the actor tells ----
@@ -86,17 +78,17 @@ class Checkpointer:
         self._arm()
 
     def note_control(self, outlet: Outlet, size: int) -> None:
-        self._metadata_dirty = True
+        self.snapshots.dirty = True
 
     def note_metadata(self, topic: Topic) -> None:
-        self._metadata_dirty = True
+        self.snapshots.dirty = True
 
     def note_reclaimable(self, topic: Topic) -> None:
-        self._metadata_dirty = True
+        self.snapshots.dirty = True
         self.reclaimer.note(topic)
 
     def note_deleted(self, topic: Topic) -> None:
-        self._metadata_dirty = True
+        self.snapshots.dirty = True
         for place in (self._dirty, self._unmarked, self._active, self._aged):
             place.pop(topic.id, None)
         self._tail_bytes -= topic.tail.bytes if not topic.ephemeral else 0
@@ -126,7 +118,7 @@ class Checkpointer:
             if topic.segments and not topic.segments[-1].sealed:
                 self._active[topic.id] = topic
             self.reclaimer.note(topic)
-        self._metadata_dirty = True
+        self.snapshots.dirty = True
         self._arm(soon=True)
         self.tick()
 
@@ -136,14 +128,14 @@ class Checkpointer:
         topics = self._actor.topics.by_name.values()
         self._total_bytes = sum(topic.bytes for topic in topics)
         self._seal_aged()
-        if self._snapshot_due():
-            self._start_snapshot()
+        if self._opened and self.snapshots.due:
+            self.snapshots.start()
 
     def checkpoint_now(self) -> None:
         self._start()
 
     def snapshot_now(self) -> None:
-        self._start_snapshot()
+        self.snapshots.start()
 
     def relieve(self) -> None:
         """During recovery memory is bounded too: store what exceeds the bound at once."""
@@ -156,16 +148,16 @@ class Checkpointer:
         self._opened = False  # records that still become visible start no round beside these
         if self._timer is not None:
             self._timer.cancel()
-        for under_way in (self._round, self._snapshot_round):
+        for under_way in (self._round, self.snapshots.round):
             if under_way is not None:
                 await under_way
         for _ in range(3):
             if self._dirty or self._unmarked:
                 self._round = asyncio.ensure_future(self._run_round(), loop=self._actor.loop)
                 await self._round
-        if self._snapshot_round is not None:
-            await self._snapshot_round
-        await self._run_snapshot()
+        if self.snapshots.round is not None:
+            await self.snapshots.round
+        await self.snapshots.take()
         self._pool.shutdown(wait=True)
 
     def counters(self) -> dict[str, Any]:
@@ -173,8 +165,8 @@ class Checkpointer:
             "tail_bytes": self._tail_bytes,
             "stored_bytes": self._total_bytes,
             "checkpoints": self.checkpoints,
-            "checkpoint_failures": self.failures,
-            "snapshots": self.snapshots,
+            "checkpoint_failures": self.failures + self.snapshots.failures,
+            "snapshots": self.snapshots.saved,
             "mapped_bytes": self._actor.readers.mapped_bytes,
         }
 
@@ -218,8 +210,8 @@ class Checkpointer:
                 self._arm()
             elif self._timer is None and not self._actor.draining:
                 self._timer = self._actor.loop.call_later(_RETRY_S, self._start)
-        if ok and self._wal_is_long():
-            self._start_snapshot()
+        if ok and self.snapshots.wal_is_long:
+            self.snapshots.start()
 
     def _plan(self) -> _Round:
         actor = self._actor
@@ -269,8 +261,7 @@ class Checkpointer:
             if topic.id not in failed and not len(topic.tail):
                 self._dirty.pop(topic.id, None)
         if ok:
-            self._data_marks = work.marks
-            self._publish_absorbed()
+            self.snapshots.note_stored(work.marks)
         return ok
 
     def _store(self, topic: Topic, draft: Draft, result: JobResult) -> None:
@@ -337,13 +328,6 @@ class Checkpointer:
     def _note_failure(self, topic: Topic, result: JobResult) -> None:
         log.error("checkpoint of topic failed", extra={"topic": topic.name, "error": str(result.error)})
 
-    def _publish_absorbed(self) -> None:
-        """The snapshot before the newest one decides: the newest may turn out corrupt."""
-        if len(self._snapshot_marks) < 2:
-            return
-        for outlet, data, snapshot in zip(self._actor.outlets, self._data_marks, self._snapshot_marks[0], strict=True):
-            outlet.set_absorbed(min(data, snapshot))
-
     def _seal_aged(self) -> None:
         """Active segments that are old enough are sealed with the next round, whether they have new records or not."""
         age = self._actor.settings.segment_max_age_ms
@@ -354,78 +338,3 @@ class Checkpointer:
         if aged:
             self._aged = aged
             self._start()
-
-    # ---- snapshots ----
-
-    def _snapshot_due(self) -> bool:
-        if self._snapshot_round is not None or not self._opened:
-            return False
-        aged = self._actor.clock.monotonic() - self._snapshot_at >= self._actor.settings.snapshot_ms / 1000
-        first = not self._snapshot_marks
-        return first or (aged and (self._metadata_dirty or self._moved_since())) or self.reclaimer.urgent
-
-    def _moved_since(self) -> bool:
-        return bool(self._snapshot_marks) and self._data_marks != self._snapshot_marks[-1]
-
-    def _wal_is_long(self) -> bool:
-        """More than a file's worth of WAL waits for a snapshot to be forgotten."""
-        if not self._snapshot_marks or self._snapshot_round is not None:
-            return False
-        limit = self._actor.settings.wal_file_bytes
-        return any(d - s >= limit for d, s in zip(self._data_marks, self._snapshot_marks[-1], strict=True))
-
-    def _start_snapshot(self) -> None:
-        if self._snapshot_round is None:
-            self._snapshot_round = asyncio.ensure_future(self._run_snapshot(), loop=self._actor.loop)
-
-    async def _run_snapshot(self) -> None:
-        actor = self._actor
-        marks = [outlet.settled_pos for outlet in actor.outlets]
-        dropping = self.reclaimer.plan()
-        body = self._snapshot_body()
-        siblings = [actor.data.snapshots(index) for index in range(actor.delivery_shards)]
-        self._metadata_dirty = False
-        self._snapshot_at = actor.clock.monotonic()
-        try:
-            await actor.loop.run_in_executor(self._pool, self._snapshots.save, body, siblings)
-            self.snapshots += 1
-            self._snapshot_marks = [*self._snapshot_marks[-1:], marks]
-            self._publish_absorbed()
-            await self.reclaimer.run(self._pool, dropping)
-        except (OSError, TopicdError) as exc:
-            self.failures += 1
-            self._metadata_dirty = True
-            log.error("snapshot failed", extra={"error": str(exc)})
-        finally:
-            self._snapshot_round = None
-
-    def _snapshot_body(self) -> dict[str, Any]:
-        actor = self._actor
-        return {
-            "run": actor.shard.boot.run,
-            "shard": actor.index,
-            "shards": actor.delivery_shards,
-            # One that is being deleted counts until its end is stored: that may fail yet.
-            "topics": [_entry(topic) for topic in actor.topics.by_name.values()],
-        }
-
-
-def _entry(topic: Topic) -> dict[str, Any]:
-    return {
-        "id": topic.id,
-        "name": topic.name,
-        "config": topic.config.to_fields(),
-        "created_ms": topic.created_ms,
-        "earliest": topic.earliest,
-        "evict_floor": topic.evict_floor,
-        "losses": [list(loss) for loss in topic.losses],
-        "delete_below": topic.delete_below,
-        "reserved": topic.reserved,
-        "gone": [list(pair) for pair in topic.gone],
-        "lost": [list(pair) for pair in topic.lost],
-        "head": topic.visible,
-        "last_ts": topic.last_ts,
-        "damaged": [[d.first_seq, d.last_seq, d.where] for d in topic.damaged],
-        "producers": topic.producers.to_wire(topic.visible),
-        "consumers": [cursor.to_wire() for cursor in topic.consumers.values()],
-    }

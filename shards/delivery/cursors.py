@@ -116,9 +116,11 @@ class Cursors:
 
     def _log(self, topic: Topic, action: str, name: str, acked: int | None, done: Done) -> None:
         now = self._actor.clock.now_ms()
-        body = {"action": action, "name": name, "acked": acked}
+        number = topic.begin_change()
+        body = {"action": action, "name": name, "acked": acked, "no": number}
 
         def stored() -> None:
+            topic.end_change(number)
             self.replay(topic, body, now)
             self.free_acked(topic)
             cursor = topic.consumers.get(name)
@@ -129,9 +131,13 @@ class Cursors:
             else:
                 done(None, self._not_found(topic, name))
 
+        def refused(error: TopicdError) -> None:
+            topic.end_change(number)
+            done(None, error)
+
         need = max(NEED_OF[Durability(topic.config.durability)], Need.WRITTEN)
         frame = control_frame(FrameType.CURSOR, topic.id, acked or 0, now, body)
-        self._actor.submit_control(topic, frame, ControlEntry(need, stored, lambda error: done(None, error)))
+        self._actor.submit_control(topic, frame, ControlEntry(need, stored, refused))
 
     def _start(self, topic: Topic, start: Any) -> int:
         """The seq up to which a consumer counts as having acknowledged everything."""

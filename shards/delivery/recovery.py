@@ -71,7 +71,7 @@ class Recovery:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._pending: dict[int, _Pending] = {}
-        self._known: set[int] = set()  # ids of all shards' topics
+        self._settled: list[tuple[int, int, int]] = []  # of snapshots: shards, shard, ids that are settled below
         self._announced: dict[int, _Mark] = {}  # by topic: a producer frame whose batch is not whole yet
         self._heads: dict[int, int] = {}  # newest seq by snapshot
         self.result = Recovered()
@@ -113,8 +113,8 @@ class Recovery:
             shards, index = int(body["shards"]), int(body["shard"])
             entries = {name: e for name, e in entries.items() if delivery_shard(name, shards) != index}
             entries.update({str(entry["name"]): entry for entry in body["topics"]})
+            self._settled.append((shards, index, int(body["settled_below"])))
         for name, entry in entries.items():
-            self._known.add(int(entry["id"]))
             if delivery_shard(name, actor.delivery_shards) == actor.index:
                 self._restore(name, entry)
 
@@ -131,6 +131,7 @@ class Recovery:
         self._heads[topic.id] = int(entry["head"])
         topic.last_ts = int(entry["last_ts"])
         topic.damaged = [Damaged(*row) for row in entry["damaged"]]
+        topic.change_no = int(entry["changes"])
         topic.producers.restore(entry["producers"])
         topic.consumers = {row[0]: Cursor(*row) for row in entry["consumers"]}
 
@@ -257,6 +258,11 @@ class Recovery:
         except FormatError as exc:
             self._note_damage(f"topic {topic.name}: control frame cannot be read: {exc}")
             return
+        if run.type in (FrameType.CONFIG_UPDATE, FrameType.CURSOR):
+            # A later change may have gone with the WAL shard it was in: what the snapshot holds is not done again.
+            if int(body["no"]) <= topic.change_no:
+                return
+            topic.change_no = int(body["no"])
         if run.type == FrameType.TOPIC_DELETE:
             actor.topics.forget(topic)
             actor.checkpointer.note_deleted(topic)
@@ -276,13 +282,14 @@ class Recovery:
 
     def _replay_create(self, view: memoryview, run: Run) -> None:
         actor = self._actor
-        self._known.add(run.topic_id)
         if run.topic_id in actor.topics.by_id:
             return
         body = control_body(view, run.start, run.end)
         name = str(body["name"])
         if delivery_shard(name, actor.delivery_shards) != actor.index:
             return
+        if any(run.topic_id < below and delivery_shard(name, n) == index for n, index, below in self._settled):
+            return  # deleted since; the frame that says so may be gone with the WAL shard it was in
         older = actor.topics.by_name.get(name)
         if older is not None and older.id > run.topic_id:
             return  # deleted and made again since: the snapshot knows the newer one
@@ -330,6 +337,7 @@ class Recovery:
         offsets = memoryview(core.frame_offsets(data, 0, len(data))).cast("I")
         blob = Blob(data, 0, len(data), first, offsets, first_ts, run.last_ts)
         topic.tail.append(blob)
+        topic.tail_dead.update(topic.gone.within(blob.first_seq, blob.last_seq))
         topic.head = topic.visible = blob.last_seq
         topic.last_ts = max(topic.last_ts, run.last_ts)
         topic.last_write_ms = run.last_ts

@@ -52,6 +52,8 @@ class Topic:
         self.created_ms = created_ms
         self.live = True
         self.next_config: TopicConfig | None = None  # the newest change under way
+        self.change_no = 0  # of the newest change of configuration or consumers, stored or under way
+        self.changes_under_way: set[int] = set()
         # seqs
         self.head = 0
         self.visible = 0
@@ -97,6 +99,20 @@ class Topic:
         self.capped = bool(config.cap_records or config.cap_bytes)
         self.reserves = config.durability == Durability.DISK
         self._need = NEED_OF[Durability(config.durability)]
+
+    def begin_change(self) -> int:
+        """Changes are numbered, so that replay knows which of them a snapshot holds already."""
+        self.change_no += 1
+        self.changes_under_way.add(self.change_no)
+        return self.change_no
+
+    def end_change(self, number: int) -> None:
+        self.changes_under_way.discard(number)
+
+    @property
+    def settled_changes(self) -> int:
+        """Every change up to this number is done, or was refused."""
+        return min(self.changes_under_way, default=self.change_no + 1) - 1
 
     @property
     def oldest_end_ms(self) -> int:

@@ -35,6 +35,8 @@ class Topics:
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
         self._creating: dict[str, list[Done]] = {}
+        self._unborn: set[int] = set()
+        self._last_id = 0
         self._ids: list[tuple[int, int]] = []
         self._asked = False
 
@@ -57,7 +59,14 @@ class Topics:
             self._ids[0] = (start + 1, end)
         else:
             self._ids.pop(0)
+        self._last_id = start
         return start
+
+    @property
+    def settled_below(self) -> int:
+        """A topic of this shard's names with an id below this is in by_id, or it is gone."""
+        following = self._ids[0][0] if self._ids else self._last_id + 1
+        return min(self._unborn, default=following)
 
     # ---- look-up ----
 
@@ -112,14 +121,17 @@ class Topics:
         now = actor.clock.now_ms()
         topic = Topic(topic_id, name, config, outlet.index, now)
         self._creating[name] = [done]
+        self._unborn.add(topic_id)
 
         def born() -> None:
+            self._unborn.discard(topic_id)
             self.add(topic)
             actor.note_new_topic(topic)
             for tell in self._creating.pop(name):
                 tell(topic, None)
 
         def stillborn(error: TopicdError) -> None:
+            self._unborn.discard(topic_id)
             for tell in self._creating.pop(name):
                 tell(None, error)
 
@@ -146,8 +158,10 @@ class Topics:
         if ephemeral != (before.durability == Durability.EPHEMERAL) and topic.head:
             raise Conflict("durability of a topic that has records cannot change to or from ephemeral")
         topic.next_config = config
+        number = topic.begin_change()
 
         def settled() -> None:
+            topic.end_change(number)
             if topic.next_config is config:
                 topic.next_config = None
 
@@ -164,7 +178,7 @@ class Topics:
             settled()
             done(None, error)
 
-        body = {"config": config.to_fields()}
+        body = {"config": config.to_fields(), "no": number}
         # The strictest class of all involved, so that changes become true in the order they were asked for.
         need = max(Need.WRITTEN, *(NEED_OF[Durability(c.durability)] for c in (topic.config, before, config)))
         self._log_change(topic, FrameType.CONFIG_UPDATE, body, ControlEntry(need, changed, unchanged))

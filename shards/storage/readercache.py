@@ -48,9 +48,7 @@ class ReaderCache:
             self._readers[key] = reader
             self._bytes += reader.mapped_bytes
             # The one just asked for stays even if it is larger than the bound.
-            while len(self._readers) > 1 and (
-                self._bytes > self._max_bytes or len(self._readers) > self._max_readers
-            ):
+            while len(self._readers) > 1 and (self._bytes > self._max_bytes or len(self._readers) > self._max_readers):
                 self._forget(next(iter(self._readers)))
         return reader
 
