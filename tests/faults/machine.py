@@ -154,7 +154,7 @@ class Machine:
             for wal in range(self.wal_shards)
         ]
         actor = Actor(shard, self.loop, outlets)
-        actor.checkpointer._pool = Inline()  # type: ignore[assignment]
+        actor.checkpointer._pool = actor.checkpointer.snapshots._pool = Inline()  # type: ignore[assignment]
         actor.topics.add_ids(self.next_id, self.next_id + ID_BLOCK)
         self.next_id += ID_BLOCK
         self.turn_wals()
@@ -268,6 +268,12 @@ class Machine:
             moved = True
         raise AssertionError("the WAL shards never come to rest")
 
+    def turn_wals_only(self) -> None:
+        """The delivery shards hand over what they have and then sleep while the WAL shards work."""
+        self.wait(asyncio.sleep(0))
+        for wal in self.wals.values():
+            wal._committer.turn()
+
     def settle(self) -> None:
         """Until nobody has anything to do any more."""
         for _ in range(TURNS):
@@ -296,7 +302,7 @@ class Machine:
 
     def snapshot(self) -> None:
         for actor in self.actors.values():
-            actor.checkpointer._start_snapshot()
+            actor.checkpointer.snapshot_now()
         self.settle()
 
     def tick_wals(self) -> None:
