@@ -95,6 +95,7 @@ class Snapshots:
             "run": actor.shard.boot.run,
             "shard": actor.index,
             "shards": actor.delivery_shards,
+            "settled_below": actor.topics.settled_below,
             # One that is being deleted counts until its end is stored: that may fail yet.
             "topics": [_entry(topic) for topic in actor.topics.by_name.values()],
         }
