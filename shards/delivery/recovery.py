@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 from topicd import paths
 from topicd._native.interface import Run
 from topicd.errors import FormatError
-from topicd.frames import FrameType, control_body, core, parse_producer
+from topicd.frames import FrameType, control_body, core
 from topicd.model import Durability, TopicConfig
 from topicd.placement import delivery_shard, wal_shard
 from topicd.shards.delivery.cursors import Cursor
-from topicd.shards.delivery.deletion import note_tags
-from topicd.shards.delivery.tail import Blob
+from topicd.shards.delivery.replay import AppendReplay, floor_of
 from topicd.shards.delivery.topic import Damaged, Loss, Topic
 from topicd.shards.storage import recover as frame_search
 from topicd.shards.storage.load import load_segments
@@ -40,27 +39,6 @@ Progress = Callable[[float, str], None]
 
 
 @dataclass
-class _Pending:
-    """Frames of a batch whose last frame was not seen yet."""
-
-    pieces: list[bytes] = field(default_factory=list)
-    first_seq: int = 0
-    count: int = 0
-    first_ts: int = 0
-
-
-@dataclass
-class _Mark:
-    """A producer frame, and how many records of its batch came behind it."""
-
-    producer_id: int
-    batch_no: int
-    first_seq: int
-    count: int
-    seen: int = 0
-
-
-@dataclass
 class Recovered:
     topics: int = 0
     replayed: int = 0
@@ -70,9 +48,8 @@ class Recovered:
 class Recovery:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        self._pending: dict[int, _Pending] = {}
+        self._appends = AppendReplay(actor, self._note_damage)
         self._settled: list[tuple[int, int, int]] = []  # of snapshots: shards, shard, ids that are settled below
-        self._announced: dict[int, _Mark] = {}  # by topic: a producer frame whose batch is not whole yet
         self._heads: dict[int, int] = {}  # newest seq by snapshot
         self.result = Recovered()
 
@@ -87,6 +64,7 @@ class Recovery:
             progress(95 + 5 * number / len(topics), "floors")
             self._finish(topic)
         self.result.topics = len(topics)
+        self.result.replayed = self._appends.records
         progress(100, "recovered")
         return self.result
 
@@ -163,7 +141,7 @@ class Recovery:
             if not damage.repaired and damage.first_seq <= damage.last_seq:
                 topic.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
         for first, last in loaded.gaps:
-            low = max(first, _floor(topic))
+            low = max(first, floor_of(topic))
             for a, b in Ranges([*topic.gone, *topic.lost]).missing(low, last) if low <= last else []:
                 self._note_damage(f"topic {topic.name}: seqs {a} to {b} are in no segment")
                 topic.damaged.append(Damaged(a, b, "missing segment"))
@@ -245,9 +223,9 @@ class Recovery:
         if topic is None:
             return
         if run.type == FrameType.APPEND:
-            self._replay_append(topic, view, run)
+            self._appends.take(topic, view, run)
         elif run.type == FrameType.PRODUCER:
-            self._announced[topic.id] = _Mark(*parse_producer(view, run.start, run.end))
+            self._appends.announce(topic, view, run)
         else:
             self._replay_control(topic, view, run)
 
@@ -297,89 +275,12 @@ class Recovery:
         topic.reserved = topic.reserving = int(body.get("reserved", 0))
         self._load_topic(topic)
 
-    # ---- appends ----
-
-    def _replay_append(self, topic: Topic, view: memoryview, run: Run) -> None:
-        last = run.first_seq + run.count - 1
-        self._note_producer(topic, run)
-        if last <= topic.head:
-            return
-        pending = self._pending.get(topic.id)
-        start, first, count = run.start, run.first_seq, run.count
-        if first <= topic.head:
-            skip = topic.head + 1 - first
-            offsets = memoryview(core.frame_offsets(view, run.start, run.end)).cast("I")
-            start, first, count = run.start + offsets[skip], topic.head + 1, count - skip
-        expected = topic.head + 1 + (pending.count if pending is not None else 0)
-        if pending is not None and first != expected:
-            # The rest of that batch never came: a failure or a crash of its writer. It was not acknowledged.
-            self._pending.pop(topic.id)
-            pending = None
-        if first > topic.head + 1 and pending is None:
-            self._note_hole(topic, first)
-        whole_count = max(0, run.first_seq + run.whole_count - first)
-        if whole_count:
-            self._take_whole(topic, view[start : run.whole_end], first, whole_count, run, pending)
-            start, first, count = run.whole_end, first + whole_count, count - whole_count
-        if count:
-            self._hold(topic, view[start : run.end], first, count, run)
-
-    def _take_whole(
-        self, topic: Topic, frames: memoryview, first: int, count: int, run: Run, pending: _Pending | None
-    ) -> None:
-        first_ts = run.first_ts
-        if pending is not None:
-            self._pending.pop(topic.id)
-            data = b"".join([*pending.pieces, frames])
-            first, count, first_ts = pending.first_seq, pending.count + count, pending.first_ts
-        else:
-            data = bytes(frames)
-        offsets = memoryview(core.frame_offsets(data, 0, len(data))).cast("I")
-        blob = Blob(data, 0, len(data), first, offsets, first_ts, run.last_ts)
-        topic.tail.append(blob)
-        topic.tail_dead.update(topic.gone.within(blob.first_seq, blob.last_seq))
-        topic.head = topic.visible = blob.last_seq
-        topic.last_ts = max(topic.last_ts, run.last_ts)
-        topic.last_write_ms = run.last_ts
-        note_tags(topic, blob)
-        self._actor.checkpointer.note_blob(topic, blob)
-        self.result.replayed += count
-
-    def _hold(self, topic: Topic, frames: memoryview, first: int, count: int, run: Run) -> None:
-        pending = self._pending.get(topic.id)
-        if pending is None:
-            pending = self._pending[topic.id] = _Pending(first_seq=first, first_ts=run.first_ts)
-        pending.pieces.append(bytes(frames))
-        pending.count += count
-
-    def _note_producer(self, topic: Topic, run: Run) -> None:
-        """A producer frame counts once the batch right behind it is whole; whoever gets those seqs later is another."""
-        mark = self._announced.get(topic.id)
-        if mark is None:
-            return
-        if run.first_seq == mark.first_seq + mark.seen:
-            mark.seen += run.count
-            if run.first_seq + run.whole_count >= mark.first_seq + mark.count:
-                topic.producers.replay(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)
-            elif mark.seen < mark.count:
-                return
-        del self._announced[topic.id]
-
-    def _note_hole(self, topic: Topic, first: int) -> None:
-        """Seqs between what is there and the next frame: skipped on purpose below a reservation, else damage."""
-        low = max(topic.head + 1, _floor(topic))
-        if low < first:
-            for a, b in Ranges([*topic.gone, *topic.lost]).missing(low, first - 1):
-                self._note_damage(f"topic {topic.name}: seqs {a} to {b} are missing in the WAL")
-                topic.damaged.append(Damaged(a, b, "WAL"))
-        topic.head = topic.visible = first - 1
-
     # ---- the end ----
 
     def _settle(self, topic: Topic) -> None:
         """Counts as they follow from what was loaded; needed before deletes are applied again."""
         retention = self._actor.retention
-        floor = _floor(topic)
+        floor = floor_of(topic)
         if topic.segments:
             floor = max(floor, topic.segments[0].first_seq)
         elif (blob := topic.tail.first()) is not None:
@@ -413,7 +314,7 @@ class Recovery:
         # A class that waits for no sync may lose its tail; then it is a gap, not damage.
         may_be_lost = power_lost or topic.config.durability == Durability.MEMORY
         explained = Ranges([*topic.lost, *topic.gone])
-        low = max(topic.head + 1, _floor(topic))
+        low = max(topic.head + 1, floor_of(topic))
         for first, last in explained.missing(low, known) if low <= known else []:
             if may_be_lost:
                 log.warning(
@@ -428,8 +329,3 @@ class Recovery:
     def _note_damage(self, what: str) -> None:
         log.error("storage is damaged", extra={"damage": what})
         self.result.damage.append(what)
-
-
-def _floor(topic: Topic) -> int:
-    """Nothing is missed below: caps, TTL or deletes took it."""
-    return max(topic.earliest, topic.evict_floor, topic.delete_below)

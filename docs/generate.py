@@ -1,0 +1,68 @@
+"""`python -m docs.generate [--check]`: the parts of the documentation that follow from the code.
+
+docs/settings.md is made whole from the declaration of the settings; in docs/protocol.md the table between the two
+markers is made from the error classes. With --check nothing is written and a page that is out of date is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from topicd.config import render_settings_markdown
+from topicd.errors import ERRORS
+
+DOCS = Path(__file__).parent
+BEGIN = "<!-- made by docs/generate.py from topicd/errors.py -->"
+END = "<!-- end of what was made -->"
+
+
+def error_table() -> str:
+    rows = ["| code | HTTP status | retriable | meaning |", "|---|---|---|---|"]
+    for error in ERRORS.values():
+        retriable = "yes" if error.retriable else "no"
+        rows.append(f"| `{error.code}` | {error.status} | {retriable} | {error.summary} |")
+    return "\n".join(rows)
+
+
+def protocol(text: str) -> str:
+    before, found, rest = text.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (found and ended):
+        raise SystemExit(f"docs/protocol.md lacks the markers {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{error_table()}\n\n{END}{after}"
+
+
+PAGES: dict[str, Callable[[str], str]] = {
+    "settings.md": lambda text: render_settings_markdown(),
+    "protocol.md": protocol,
+}
+
+
+def stale() -> dict[Path, str]:
+    """Pages that are not as they should be, and what they should be."""
+    found = {}
+    for name, render in PAGES.items():
+        path = DOCS / name
+        text = path.read_text() if path.exists() else ""
+        if (wanted := render(text)) != text:
+            found[path] = wanted
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m docs.generate")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is out of date")
+    check = parser.parse_args().check
+    pages = stale()
+    for path, wanted in pages.items():
+        sys.stdout.write(f"{path.relative_to(DOCS.parent)} {'is out of date' if check else 'written'}\n")
+        if not check:
+            path.write_text(wanted)
+    return 1 if check and pages else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
