@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from topicd._native.interface import Run
-from topicd.frames import core
+from topicd.frames import core, parse_producer
 from topicd.shards.delivery.deletion import note_tags
 from topicd.shards.delivery.tail import Blob
 from topicd.shards.delivery.topic import Damaged, Topic
