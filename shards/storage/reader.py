@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from topicd._native import core
 from topicd.errors import StorageCorrupt
-from topicd.shards.storage.fs import File, Fs, tmp_path
+from topicd.shards.storage.fs import File, Fs
 from topicd.shards.storage.index import (
     DAMAGED,
     ENTRY,
@@ -23,7 +23,6 @@ from topicd.shards.storage.index import (
     entry_count,
     flagged,
     gone_entries,
-    index_end,
 )
 from topicd.shards.storage.names import DATA, IDX, map_file, segment_file, topic_id_of
 from topicd.shards.storage.ranges import Ranges
@@ -32,7 +31,6 @@ from topicd.shards.storage.segment import SegmentInfo
 from topicd.shards.storage.tags import Seal, TagTable, pack_tags, read_seal
 
 _WARM_CHUNK = 1 << 20
-_OPEN_ATTEMPTS = 8
 
 
 class Span(NamedTuple):
@@ -73,19 +71,9 @@ class SegmentReader:
         return self
 
     def _map(self) -> None:
-        # A rewrite swaps data, then index. Opened in the other order, the only wrong pair is an old index
-        # with new, shorter data; the index that belongs to it has its temporary name or its final one by
-        # now.
-        for _ in range(_OPEN_ATTEMPTS):
-            index = map_file(self._fs, self._path(IDX))
-            data = map_file(self._fs, self._path(DATA))
-            if index_end(index) <= len(data):
-                break
-            pending = self._pending_index(len(data))
-            if pending is not None:
-                index = pending
-                break
-        # Still no match: the data was cut short. What is there can be read.
+        # Index, data, seal: a rewrite changes the seal, then the data, then the index. Opened in this order a pair
+        # that does not match is one whose index the seal does not vouch for.
+        index, data = map_file(self._fs, self._path(IDX)), map_file(self._fs, self._path(DATA))
         index = self._believed_index(index, data)
         if len(index) != self._info.count * ENTRY_BYTES:
             raise self._corrupt(self._info.first_seq, self._info.last_seq, "the index has a wrong size")
@@ -112,13 +100,6 @@ class SegmentReader:
             return read_seal(self._fs, self._dir, self._info.first_seq)
         except FileNotFoundError:
             return None
-
-    def _pending_index(self, data_bytes: int) -> memoryview | None:
-        try:
-            pending = map_file(self._fs, tmp_path(self._path(IDX)))
-        except FileNotFoundError:
-            return None
-        return pending if index_end(pending) == data_bytes else None
 
     @property
     def info(self) -> SegmentInfo:

@@ -65,9 +65,7 @@ class FaultFs:
             return self.inner.open(path, write=write, create=create, exclusive=exclusive)
 
         makes = (create or exclusive) and not self.inner.exists(path)
-        return FaultFile(
-            self, path, self.mutate("create", path, step) if makes else self.look("open", path, step)
-        )
+        return FaultFile(self, path, self.mutate("create", path, step) if makes else self.look("open", path, step))
 
     def rename(self, source: Path, target: Path) -> None:
         self.mutate("rename", target, lambda: self.inner.rename(source, target))
@@ -99,9 +97,7 @@ class FaultFs:
     def free_bytes(self, path: Path) -> int:
         return self.inner.free_bytes(path)
 
-    def mutate(
-        self, name: str, path: Path, step: Callable[[], T], failing: Callable[[], None] | None = None
-    ) -> T:
+    def mutate(self, name: str, path: Path, step: Callable[[], T], failing: Callable[[], None] | None = None) -> T:
         """Count, then fail or do the step, then perhaps die. failing: what the failure leaves behind."""
         self._check_alive()
         counted = self.only is None or self.only(name, path)

@@ -172,9 +172,7 @@ class MonitorFs:
                 self._violation(f"{path} deleted before copy and pointer were durable")
         number = paths.parse_snapshot(path.name)
         if number is not None:
-            newer = [
-                n for n in map(paths.parse_snapshot, self.inner.listdir(path.parent)) if n and n > number
-            ]
+            newer = [n for n in map(paths.parse_snapshot, self.inner.listdir(path.parent)) if n and n > number]
             if not any(self.is_durable(path.with_name(paths.snapshot_name(n))) for n in newer):
                 self._violation(f"{path.name} removed before a newer snapshot was durable")
         parsed = paths.parse_segment(path.name)
