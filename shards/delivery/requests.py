@@ -49,6 +49,10 @@ def ping(session: Session, flags: int, request_id: int, body: memoryview) -> Non
     session.answer(Op.PING, request_id, {})
 
 
+def status(session: Session, flags: int, request_id: int, body: memoryview) -> None:
+    raise InvalidRequest("the status is told by the supervisor's socket only, on the daemon's own machine")
+
+
 def open_topic(session: Session, flags: int, request_id: int, body: memoryview) -> None:
     fields = unpack_map(body)
     name = check_topic_name(fields.get("topic"))
@@ -343,6 +347,7 @@ def _number(fields: dict[str, Any], name: str, default: int, low: int, high: int
 HANDLERS: dict[int, Callable[[Session, int, int, memoryview], None]] = {
     Op.HELLO: hello,
     Op.PING: ping,
+    Op.STATUS: status,
     Op.OPEN: open_topic,
     Op.CONFIGURE: configure,
     Op.STATE: state,

@@ -44,6 +44,11 @@ def free_ports(count: int) -> int:
     raise AssertionError("no free ports")
 
 
+def record(event: topicd.Record | topicd.Gap) -> topicd.Record:
+    assert isinstance(event, topicd.Record)
+    return event
+
+
 class Site:
     """A daemon with listen_tcp, its authority and its tokens."""
 
@@ -111,9 +116,11 @@ def test_publish_read_and_watch_on_every_shard(site: Site) -> None:
             client.publish_many(name, [b"x" * 500_000] * 3)
             assert [len(r.data) for r in drain_topic(client, name, seq)] == [500_000] * 3
             with client.watch(name, start=seq - 1) as events:
-                assert [next(events).seq for _ in range(4)] == [seq, seq + 1, seq + 2, seq + 3]
+                assert [record(next(events)).seq for _ in range(4)] == [seq, seq + 1, seq + 2, seq + 3]
         assert {found.topic for found in client.topics()} >= set(NAMES.values())
         assert client.ping() < 30
+        with pytest.raises(InvalidRequest, match="on the daemon's own machine"):
+            client.status()
 
 
 def test_a_producer_and_a_named_consumer(site: Site) -> None:
@@ -123,7 +130,7 @@ def test_a_producer_and_a_named_consumer(site: Site) -> None:
             for i in range(5_000):
                 producer.send(name, f"{i}".encode())
         with client.consumer(name, "worker") as consumer:
-            found = [next(consumer).data for _ in range(5_000)]
+            found = [record(next(consumer)).data for _ in range(5_000)]
         assert found == [f"{i}".encode() for i in range(5_000)]
 
 
@@ -134,7 +141,7 @@ def test_the_asyncio_face(site: Site) -> None:
         async with await topicd.aio.connect(site.url, token=site.secrets["shop"], ca_file=ca_file) as client:
             await asyncio.gather(*(client.publish(name, b"x" * 1000) for _ in range(100)))
             async with await client.watch(name, start="earliest") as events:
-                return [(await anext(events)).data for _ in range(100)]
+                return [record(await anext(events)).data for _ in range(100)]
 
     assert asyncio.run(run()) == [b"x" * 1000] * 100
 
@@ -163,10 +170,10 @@ def test_a_watch_goes_on_after_its_shard_was_replaced(tls: Site) -> None:
     shard = f"dlv-{delivery_shard(name, SHARDS):02d}"
     with tls.client("shop") as client, client.watch(name, start="earliest") as events:
         client.publish(name, b"1")
-        assert next(events).seq == 1
+        assert record(next(events)).seq == 1
         tls.daemon.wait_replaced(shard, tls.daemon.kill(shard))
         client.publish(name, b"2")
-        assert next(events).seq == 2
+        assert record(next(events)).seq == 2
 
 
 # ---- who is not ----
@@ -343,11 +350,12 @@ def test_a_token_file_or_certificate_that_cannot_be_used_refuses_the_start(tmp_p
     bad.cert.write_text("nonsense")
     bad.key.write_text("nonsense")
     port = free_ports(1)
-    listen = {"listen_tcp": f"127.0.0.1:{port}", "wal_shards": 1, "delivery_shards": 1}
-    for settings, message in (
+    listen: dict[str, Any] = {"listen_tcp": f"127.0.0.1:{port}", "wal_shards": 1, "delivery_shards": 1}
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"tokens_file": tmp_path / "none.toml"}, "cannot be read"),
         ({"tokens_file": tokens, "tls_cert": bad.cert, "tls_key": bad.key}, "cannot be used"),
-    ):
+    ]
+    for settings, message in wrong:
         daemon = Daemon(tmp_path / message, **listen, **settings)
         try:
             daemon.start()
