@@ -23,7 +23,7 @@ MAX_CONNECTIONS = 256
 IDLE_S = 10.0
 MAX_REQUEST = 64 * KIB
 MAX_OUTBOX = 2 * MIB
-_PIECE = 64 * KIB
+_PIECE = 4 * KIB  # so many requests at most before others have their turn
 _ACCEPTS = 64  # per turn: a burst of clients does not keep the loop from its children
 
 Answer = Callable[[int, dict[str, Any]], dict[str, Any]]

@@ -33,6 +33,7 @@ from topicd.supervisor.stopping import StopPlan
 
 OK, FAILED, BAD_CONFIG, LOCK_HELD = 0, 1, 2, 3
 TICK_S = 1.0
+STATUS_FRESH_S = 0.02
 START_PATIENCE_S = 30.0
 READY_PHASES = frozenset({Phase.SERVING, Phase.DEGRADED})
 
@@ -63,6 +64,7 @@ class Supervisor:
         self._phase = Machine(PHASES, Phase.STARTING)
         self._plan: StopPlan | None = None
         self._failure = ""
+        self._told: dict[bool, tuple[float, dict[str, Any]]] = {}  # by whether it has the stats: when, what
         self._drained = False
         self._tick_s = min(TICK_S, settings.heartbeat_timeout_s / 4)
         self._started_at = self._turned_at = time.monotonic()
@@ -238,8 +240,16 @@ class Supervisor:
         if op == Op.PING:
             return {}
         if op == Op.STATUS:
-            return self._status(self._table, body.get("stats") is not False)
+            return self._told_lately(body.get("stats") is not False)
         raise InvalidRequest(f"op 0x{op:02x} is not known here; topics are served by the delivery shards")
+
+    def _told_lately(self, with_stats: bool) -> dict[str, Any]:
+        """Who asks again at once gets the same answer: looking at every process takes milliseconds of this loop."""
+        made_at, answer = self._told.get(with_stats, (float("-inf"), {}))
+        if time.monotonic() - made_at > STATUS_FRESH_S:
+            answer = self._status(self._table, with_stats)
+            self._told[with_stats] = (time.monotonic(), answer)
+        return answer
 
     def _status(self, table: status.ProcessTable, with_stats: bool = True) -> dict[str, Any]:
         now = time.monotonic()
