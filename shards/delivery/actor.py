@@ -21,7 +21,7 @@ from topicd.shards.delivery.checkpoint import Checkpointer
 from topicd.shards.delivery.cursors import Cursors
 from topicd.shards.delivery.deletion import Deletion, note_tags
 from topicd.shards.delivery.keys import KeyWindow
-from topicd.shards.delivery.outlet import ControlEntry, Outlet
+from topicd.shards.delivery.outlet import ControlEntry, Need, Outlet
 from topicd.shards.delivery.patterns import note_new_topic
 from topicd.shards.delivery.priority import effective_priority
 from topicd.shards.delivery.reading import Reader
@@ -180,6 +180,9 @@ class Actor:
         """Put a control frame of the topic into the log; its snapshot is due before the WAL may forget it."""
         self.appender.close_entry()  # what was written before comes first in the log too
         outlet = self.outlets[topic.outlet]
+        if outlet.read_only_errno and entry.need is not Need.PLACED:
+            entry.failed(outlet.refusal())
+            return
         outlet.submit([frame], len(frame), entry)
         self.checkpointer.note_control(outlet, len(frame))
         self.to_ring.add(outlet)

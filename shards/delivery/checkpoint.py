@@ -51,6 +51,7 @@ class Checkpointer:
         self.snapshots = Snapshots(actor, self._pool, self.reclaimer)
         self._dirty: dict[int, Topic] = {}
         self._unmarked: dict[int, Topic] = {}
+        self._unsure_marks: set[tuple[int, int]] = set()  # (topic, segment) whose last marks failed
         self._aged: dict[int, Topic] = {}
         self._doomed: list[int] = []
         self._active: dict[int, Topic] = {}
@@ -239,7 +240,8 @@ class Checkpointer:
 
     def _plan_marks(self, work: _Round, topic: Topic, first_seq: int, ranges: Ranges) -> None:
         if len(ranges):
-            work.mark_jobs.append(MarkJob(self._actor.data.topic(topic.id), first_seq, list(ranges)))
+            again = (topic.id, first_seq) in self._unsure_marks
+            work.mark_jobs.append(MarkJob(self._actor.data.topic(topic.id), first_seq, list(ranges), again))
             work.marked.append((topic, first_seq, ranges.copy()))
 
     # ---- results ----
@@ -312,8 +314,10 @@ class Checkpointer:
     def _note_marked(self, topic: Topic, first_seq: int, ranges: Ranges, result: JobResult) -> None:
         if not result.stored:
             self._unmarked[topic.id] = topic
+            self._unsure_marks.add((topic.id, first_seq))
             self._note_failure(topic, result)
             return
+        self._unsure_marks.discard((topic.id, first_seq))
         left = topic.unmarked.get(first_seq)
         if left is None:
             return

@@ -14,7 +14,6 @@ from topicd.limits import FRAME_OVERHEAD
 from topicd.model import Durability, TagMatch
 from topicd.shards.delivery.outlet import NEED_OF, ControlEntry, Need
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.tags import TagTable
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
@@ -116,11 +115,7 @@ class Deletion:
         return deleted, content, examined
 
     def _sealed_matches(self, topic: Topic, info: SegmentInfo, match: TagMatch) -> list[int]:
-        table = TagTable(self._actor.fs, self._actor.data.topic(topic.id), info.first_seq).open()
-        try:
-            return table.find(match)
-        finally:
-            table.close()
+        return self._actor.segment_reader(topic, info).tags().find(match)
 
     def _mark_segment(self, topic: Topic, info: SegmentInfo, seqs: Iterable[int]) -> tuple[int, int]:
         marks = topic.marks.get(info.first_seq)

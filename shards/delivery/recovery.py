@@ -26,6 +26,7 @@ from topicd.shards.delivery.topic import Damaged, Loss, Topic
 from topicd.shards.storage import recover as frame_search
 from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment import Cut
 from topicd.shards.storage.snapshot import SnapshotStore
 from topicd.shards.storage.topicdir import finish_deletes
 from topicd.shards.storage.walfile import Chunk, Damage, Group, LogReader, scan_group
@@ -51,6 +52,7 @@ class Recovery:
         self._appends = AppendReplay(actor, self._note_damage)
         self._settled: list[tuple[int, int, int]] = []  # of snapshots: shards, shard, ids that are settled below
         self._heads: dict[int, int] = {}  # newest seq by snapshot
+        self._cuts: dict[int, list[Cut]] = {}  # tails of active segments that replay should bring back
         self.result = Recovered()
 
     def run(self, progress: Progress, live_ends: dict[int, int]) -> Recovered:
@@ -136,9 +138,13 @@ class Recovery:
         loaded = load_segments(actor.fs, directory)
         topic.segments = loaded.segments
         topic.marks = loaded.marks
+        self._cuts[topic.id] = loaded.cuts
         for damage in loaded.damage:
+            if damage.repaired:
+                log.warning("segment repaired", extra={"damage": str(damage)})  # a crash may leave it so
+                continue
             self._note_damage(str(damage))
-            if not damage.repaired and damage.first_seq <= damage.last_seq:
+            if damage.first_seq <= damage.last_seq:
                 topic.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
         for first, last in loaded.gaps:
             low = max(first, floor_of(topic))
@@ -297,11 +303,21 @@ class Recovery:
             topic.earliest = topic.head + 1
             topic.stored = topic.head
             return
+        self._check_cuts(topic)
         self._check_head(topic)
         self._settle(topic)
         topic.last_write_ms = topic.last_ts
         actor.retention.enforce(topic)
         actor.cursors.free_acked(topic)
+
+    def _check_cuts(self, topic: Topic) -> None:
+        """A tail that was cut and did not come back from the WAL had been durable: it is damage."""
+        for cut in self._cuts.pop(topic.id, []):
+            if cut.last_seq > topic.head:
+                first = max(cut.first_seq, topic.head + 1)
+                self._note_damage(f"topic {topic.name}: seqs {first} to {cut.last_seq} were cut, see {cut.kept}")
+                topic.damaged.append(Damaged(first, cut.last_seq, cut.kept.name))
+                topic.head = topic.visible = cut.last_seq
 
     def _check_head(self, topic: Topic) -> None:
         """A seq that was given out is not given out again, whatever became of its record."""

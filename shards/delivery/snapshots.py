@@ -70,6 +70,9 @@ class Snapshots:
         self.dirty = False
         self._taken_at = actor.clock.monotonic()
         try:
+            if not self.saved:
+                # What recovery found may be in the page cache only; the WAL still has it until it is forgotten.
+                await actor.loop.run_in_executor(self._pool, actor.fs.sync_filesystem, actor.data.topics)
             await actor.loop.run_in_executor(self._pool, self._store.save, body, siblings)
             self.saved += 1
             self._marks = [*self._marks[-1:], marks]

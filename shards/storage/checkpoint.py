@@ -50,6 +50,7 @@ class MarkJob:
     topic_dir: Path
     first_seq: int  # of the segment
     ranges: Sequence[tuple[int, int]]
+    again: bool = False  # an earlier job for this segment failed
 
 
 @dataclass(slots=True)
@@ -212,7 +213,7 @@ def _put(file: File, job: AppendJob, part: str, content: Sequence[Buffer], offse
 def _write_marks(fs: Fs, work: _Work[MarkJob]) -> None:
     job = work.job
     packed = pack_marks(job.first_seq, job.ranges)
-    work.file = write_marks(fs, job.topic_dir, job.first_seq, packed)
+    work.file = write_marks(fs, job.topic_dir, job.first_seq, packed, again=job.again)
 
 
 def _seal(fs: Fs, work: _Work[AppendJob]) -> None:

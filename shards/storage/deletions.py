@@ -48,8 +48,9 @@ def append_marks(fs: Fs, topic_dir: Path, first_seq: int, ranges: Iterable[tuple
         file.close()
 
 
-def write_marks(fs: Fs, topic_dir: Path, first_seq: int, packed: bytes) -> File:
-    """Append without syncing the bytes; the caller syncs and closes the file."""
+def write_marks(fs: Fs, topic_dir: Path, first_seq: int, packed: bytes, *, again: bool = False) -> File:
+    """Append without syncing the bytes; the caller syncs and closes the file. again: an earlier sync failed, and the
+    kernel may have dropped marks that it still shows: all are written once more."""
     with _lock(topic_dir, first_seq):
         file = fs.open(segment_file(topic_dir, first_seq, DEL), write=True, create=True)
         try:
@@ -58,7 +59,9 @@ def write_marks(fs: Fs, topic_dir: Path, first_seq: int, packed: bytes) -> File:
                 # The name before the first mark: an empty file may be one whose name is not durable yet.
                 fs.sync_dir(topic_dir)
             # A mark that an earlier failure left half written is overwritten.
-            file.pwrite([packed], size - size % MARK_BYTES)
+            end = size - size % MARK_BYTES
+            start = 0 if again else end
+            file.pwrite([file.pread(end - start, start), packed], start)
         except BaseException:
             file.close()
             raise
