@@ -16,6 +16,7 @@ from tests.support.promtext import Exposition
 from tests.support.stub_harness import stub_daemons, wait_for
 from topicd import metrics
 from topicd.client.client import Client
+from topicd.placement import delivery_shard
 
 
 def free_port() -> int:
@@ -42,7 +43,7 @@ def scrape(daemon: Daemon) -> Exposition:
 
 
 def scrape_until(daemon: Daemon, condition: Callable[[Exposition], bool], what: str) -> Exposition:
-    """Shards publish their figures twice a second."""
+    """Shards publish their figures once a second."""
     seen: list[Exposition] = []
 
     def look() -> bool:
@@ -51,6 +52,12 @@ def scrape_until(daemon: Daemon, condition: Callable[[Exposition], bool], what: 
 
     wait_until(look, what)
     return seen[0]
+
+
+def baseline(daemon: Daemon, topic: str) -> tuple[str, Exposition]:
+    """(the topic's shard, a page that shard published after the topic was made and therefore after all before it)."""
+    page = scrape_until(daemon, lambda page: page.has("topicd_topic_head_seq", topic=topic[:64]), "the topic")
+    return f"{delivery_shard(topic, 2):02d}", page
 
 
 def test_a_scrape_is_well_formed_and_shows_every_process(module_daemon: Daemon) -> None:
@@ -68,7 +75,7 @@ def test_a_scrape_is_well_formed_and_shows_every_process(module_daemon: Daemon) 
 
 def test_appends_are_counted(module_daemon: Daemon, client: Client, topic: str) -> None:
     client.configure(topic, durability="fsync")
-    before = scrape(module_daemon)
+    shard, before = baseline(module_daemon, topic)
     for _ in range(5):
         client.publish_many(topic, [b"x" * 100] * 10)
     after = scrape_until(
@@ -76,7 +83,7 @@ def test_appends_are_counted(module_daemon: Daemon, client: Client, topic: str) 
     )
 
     def grown(name: str) -> float:
-        return after.value(name) - before.value(name)
+        return after.value(name, shard=shard) - before.value(name, shard=shard)
 
     assert grown("topicd_records_total") == 50
     assert grown("topicd_appends_total") == 5
@@ -97,8 +104,8 @@ def test_appends_are_counted(module_daemon: Daemon, client: Client, topic: str) 
 def test_what_caps_and_deletes_remove_and_who_is_told_is_counted(
     module_daemon: Daemon, client: Client, topic: str
 ) -> None:
-    before = scrape(module_daemon)
     client.configure(topic, cap_records=10)
+    shard, before = baseline(module_daemon, topic)
     for _ in range(5):
         client.publish_many(topic, [b"x"] * 5)
     assert client.read(topic, 0).tombstone is not None
@@ -106,7 +113,9 @@ def test_what_caps_and_deletes_remove_and_who_is_told_is_counted(
     wanted = {"topicd_evicted_total": 15, "topicd_tombstones_total": 1, "topicd_deleted_total": 4}
     scrape_until(
         module_daemon,
-        lambda page: all(page.value(name) - before.value(name) == count for name, count in wanted.items()),
+        lambda page: all(
+            page.value(n, shard=shard) - before.value(n, shard=shard) == count for n, count in wanted.items()
+        ),
         str(wanted),
     )
 
