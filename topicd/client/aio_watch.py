@@ -15,7 +15,7 @@ from topicd.client.batch import Batch, fetched_from
 from topicd.client.inbox import Inbox
 from topicd.client.records import Gap, Record, RecordsMissed
 from topicd.client.subscription import Subscription, Wanted, plan
-from topicd.client.watch import WINDOW_BATCHES, Event, OnGap, checked_on_gap
+from topicd.client.watch import CREATE_TRIES, WINDOW_BATCHES, Event, OnGap, checked_on_gap
 from topicd.client.wire import answer_map, packed
 from topicd.errors import ConnectionLost, FormatError, TopicdError, TopicNotFound, WrongShard
 from topicd.ipc.protocol import ANSWER, Op
@@ -38,8 +38,9 @@ class AioFeed:
         gone: list[TopicNotFound] = []
         try:
             async with asyncio.timeout(timeout):
-                while not await self._subscribe(connection, gone):
-                    pass
+                tries = 0
+                while not await self._subscribe(connection, gone, tries):
+                    tries += 1
         except TimeoutError:
             raise ConnectionLost("the daemon did not answer in time") from None
         finally:
@@ -47,24 +48,23 @@ class AioFeed:
                 connection.abort(ConnectionLost("the subscription was not accepted"))
         return gone
 
-    async def _subscribe(self, connection: AioConnection, gone: list[TopicNotFound]) -> bool:
+    async def _subscribe(self, connection: AioConnection, gone: list[TopicNotFound], tries: int) -> bool:
         """The answer is taken in by _input: pushes may follow it at once, before the future wakes us."""
         try:
             await connection.call(Op.SUBSCRIBE, packed(self.subscription.request()))
         except TopicNotFound as exc:
             if self.subscription.missing(exc):
                 gone.append(exc)
-            elif self.subscription.resumed or not await self._create(connection):
+            elif self.subscription.resumed or tries == CREATE_TRIES:
                 raise
+            else:
+                await self._create(connection)
             return False
         return True
 
-    async def _create(self, connection: AioConnection) -> bool:
-        created = False
+    async def _create(self, connection: AioConnection) -> None:
         for name in list(self.subscription.cursors):
-            answer = await connection.call_map(Op.OPEN, {"topic": name, "create": True})
-            created = created or bool(answer.get("created"))
-        return created
+            await connection.call_map(Op.OPEN, {"topic": name, "create": True})
 
     def _input(self, connection: AioConnection, inbox: Inbox) -> None:
         while (arrived := inbox.take()) is not None:

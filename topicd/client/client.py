@@ -8,20 +8,23 @@ import heapq
 import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from topicd.client import requests
 from topicd.client.backoff import Tempo
-from topicd.client.batch import ReadResult, fetched_from
+from topicd.client.batch import Batch, ReadResult, fetched_from
 from topicd.client.bulk import publish_batches
 from topicd.client.connection import Connection
 from topicd.client.consumer import Consumer
 from topicd.client.delivery import Delivery
 from topicd.client.directory import SUPERVISOR
 from topicd.client.engine import Engine, find_daemon
+from topicd.client.history import bulk_read, history
 from topicd.client.pipeline import Pipeline
 from topicd.client.producer import OnFull, Producer
 from topicd.client.records import Published
+from topicd.client.remote import TOKEN_ENV, with_ca_file
 from topicd.client.serial import (
     Match,
     Serializer,
@@ -39,6 +42,7 @@ from topicd.errors import InvalidRequest
 from topicd.ipc.protocol import Op
 from topicd.limits import KIB, LIST_PAGE_MAX, MIB
 from topicd.model import TopicConfig
+from topicd.paths import RunDir
 
 DEFAULT_TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 32
@@ -51,20 +55,25 @@ def connect(
     wait: float = 0.0,
     node: str | None = None,
     token: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
     serializer: str | Serializer = "json",
     max_connections: int = MAX_CONNECTIONS,
     tempo: Tempo | None = None,
 ) -> Client:
-    """A client of the daemon at target: a socket, a unix:// URL or a run directory. Without one:
-    TOPICD_SOCKET, then $XDG_RUNTIME_DIR/topicd, /run/topicd and ./var/run.
+    """A client of the daemon at target: a socket, a unix:// URL or a run directory; on another machine
+    tls://host:port or tcp://host:port. Without one: TOPICD_SOCKET, then $XDG_RUNTIME_DIR/topicd, /run/topicd and
+    ./var/run.
 
     `timeout` bounds every operation including its repetitions; `wait` is how long a daemon may take to
-    appear; `node` is written into every record that names none.
+    appear; `node` is written into every record that names none. `token` (or TOPICD_TOKEN) is for daemons on other
+    machines; `ca_file` (or TOPICD_CA_FILE) holds the certificates to trust instead of the system's.
 
     >>> with topicd.connect() as client:
     ...     seq = client.publish("orders", {"id": 7})
     """
     tempo = tempo or Tempo()
+    target = with_ca_file(target, ca_file)
+    token = token or os.environ.get(TOKEN_ENV)
     directory = find_daemon(target, os.environ, timeout=timeout, token=token, wait=wait, tempo=tempo)
     engine = Engine(directory, tempo=tempo, timeout=timeout, token=token, max_connections=max_connections)
     return Client(engine, node=node, serializer=serializer)
@@ -213,6 +222,22 @@ class Client:
 
         timeout = self._engine.timeout + wait_ms / 1000
         return self._engine.with_topic(topic, attempt, create=False, timeout=timeout)
+
+    def history(self, topic: str, from_seq: int = 0) -> Iterator[Batch]:
+        """Everything with a seq above from_seq up to the head, in large batches, then ends.
+
+        On the daemon's own host and as its user the sealed part is read from the files themselves.
+
+        >>> sum(len(batch) for batch in client.history("orders"))
+        4
+        """
+        return history(topic, from_seq, bulk_read(self.read, topic), lambda: self._history_socket(topic))
+
+    def _history_socket(self, topic: str) -> Path | None:
+        directory = self._engine.directory
+        shard = directory.shard_of(topic)
+        place = directory.path_of(shard)
+        return RunDir(place.parent).history_socket(shard) if isinstance(place, Path) else None
 
     def watch(
         self,

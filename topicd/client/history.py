@@ -126,9 +126,7 @@ def _segment(topic: str, topic_id: int, from_seq: int, answer: dict[str, Any], r
     start, end = 0, len(view)
     records = sum(run.count for run in scan.runs)
     if after >= row["first_seq"] or row["dead"]:
-        chosen = core.select_frames(
-            *(view, 0, len(view), after, MAX_SEQ, 2**31, 2**62, 0, None, None, (), row["dead"])
-        )
+        chosen = core.select_frames(*(view, 0, len(view), after, MAX_SEQ, 2**31, 2**62, 0, None, None, (), row["dead"]))
         records = chosen.count
         if len(chosen.ranges) == 1:
             start, end = chosen.ranges[0]

@@ -23,6 +23,7 @@ OnGap: TypeAlias = Literal["yield", "raise"] | Callable[[Gap], Any]
 Event: TypeAlias = Record | Gap
 
 WINDOW_BATCHES = 4
+CREATE_TRIES = 3  # somebody else may delete what we have just made
 
 
 def checked_on_gap(on_gap: OnGap) -> OnGap:
@@ -44,6 +45,7 @@ class Feed:
         """Connects and subscribes. Raises what the daemon refuses with; topics that are gone by now are returned."""
         connection = self._engine.dial(self.shard, timeout)
         gone: list[TopicNotFound] = []
+        tries = 0
         try:
             while True:
                 request_id = connection.next_id()
@@ -53,8 +55,11 @@ class Feed:
                 except TopicNotFound as exc:
                     if self.subscription.missing(exc):
                         gone.append(exc)
-                    elif self.subscription.resumed or not self._create(connection):
+                    elif self.subscription.resumed or tries == CREATE_TRIES:
                         raise
+                    else:
+                        tries += 1
+                        self._create(connection)
                     continue
                 self.subscription.accepted(answer_map(arrived.body()), request_id)
                 break
@@ -65,13 +70,10 @@ class Feed:
         self.connection = connection
         return gone
 
-    def _create(self, connection: Connection) -> bool:
+    def _create(self, connection: Connection) -> None:
         """Watching may begin before the first record is written; what was deleted later stays deleted."""
-        created = False
         for name in self.subscription.cursors:
-            answer = connection.call(Op.OPEN, {"topic": name, "create": True})
-            created = created or bool(answer.get("created"))
-        return created
+            connection.call(Op.OPEN, {"topic": name, "create": True})
 
     def close(self) -> None:
         if self.connection is not None:
