@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import logging
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 from topicd.clock import ManualClock, SystemClock
@@ -27,6 +28,7 @@ from topicd.shards.delivery.priority import effective_priority
 from topicd.shards.delivery.reading import Reader
 from topicd.shards.delivery.retention import IndexSizes, Retention
 from topicd.shards.delivery.topics import Topics
+from topicd.shards.runtime import HEARTBEAT_S
 from topicd.shards.storage.reader import SegmentReader
 from topicd.shards.storage.readercache import ReaderCache
 from topicd.tokens import Rights, TokenFile
@@ -81,6 +83,7 @@ class Actor:
         self._moved: dict[int, Topic] = {}
         self.to_flush: set[Session] = set()
         self._turn_scheduled = False
+        self._shown_at = time.monotonic()
         self.to_ring: set[Outlet] = set()
         # counters
         self.appends = 0
@@ -139,9 +142,20 @@ class Actor:
                 self.retention.enforce(topic)
             for follower in list(topic.followers):
                 follower.moved()
+                self.show_life()
         for session in self.to_flush:
             session.flush()
         self.to_flush.clear()
+        self.show_life()
+
+    def publish_stats(self) -> None:
+        self._shown_at = time.monotonic()
+        self.shard.stats.publish(self.counters())
+
+    def show_life(self) -> None:
+        """One who has much to do is not dead: thousands of peers may keep the heartbeat from its turn."""
+        if time.monotonic() - self._shown_at > 2 * HEARTBEAT_S:
+            self.publish_stats()
 
     # ---- what parts tell ----
 
