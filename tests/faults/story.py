@@ -28,6 +28,7 @@ class Story:
         self.configs: dict[str, dict[str, Any]] = {}  # acknowledged
         self.cursors: dict[str, int] = {}
         self.refused: list[str] = []
+        self.leaving: set[str] = set()  # topics whose deletion was asked for
         self._number = 0
         self._sent: dict[tuple[str, int], list[Batch]] = {}  # by topic and producer, in the order of their numbers
 
@@ -35,6 +36,7 @@ class Story:
         """The same story about another machine, for instance its successor."""
         other = Story(machine, oracle or self.oracle.copy())
         other.classes, other.configs, other.cursors = dict(self.classes), dict(self.configs), dict(self.cursors)
+        other.leaving = set(self.leaving)
         other._number = self._number + 100_000
         if oracle is None:
             twins = self.oracle.twins(other.oracle)
@@ -56,9 +58,15 @@ class Story:
         self.append_together([(topic, records, size)], tag=tag, producer=producer)
 
     def append_together(
-        self, batches: list[tuple[str, int, int]], *, tag: str | None = None, producer: int = 0
+        self,
+        batches: list[tuple[str, int, int]],
+        *,
+        tag: str | None = None,
+        producer: int = 0,
+        grouped: bool = True,
     ) -> None:
-        """Several batches on their way at once: one group of the WAL."""
+        """Several batches on their way at once: one group of the WAL. Not grouped: a group each, but the delivery
+        shard looks at what became of them only after the last."""
         under_way: list[tuple[str, Batch, int]] = []
         for topic, records, size in batches:
             payloads = [self._payload(topic, size) for _ in range(records)]
@@ -68,6 +76,8 @@ class Story:
             number = len(sent) if producer else 0
             request = self.machine.begin_append(topic, payloads, tag=tag, producer=producer, number=number)
             under_way.append((topic, batch, request))
+            if not grouped:
+                self.machine.turn_wals_only()
         for topic, batch, request in under_way:
             with self._refusable(f"append to {topic}"):
                 try:
@@ -121,9 +131,11 @@ class Story:
             self.cursors[topic] = max(seq, self.cursors.get(topic, 0))
 
     def delete_topic(self, topic: str) -> None:
+        self.leaving.add(topic)
         with self._refusable(f"delete {topic}"):
             self.machine.ask(topic, Op.DELETE_TOPIC)
             self.oracle.topic_deleted(topic)
+            self.leaving.discard(topic)
             del self.classes[topic], self.configs[topic]
             self._sent = {key: batches for key, batches in self._sent.items() if key[0] != topic}
 
@@ -160,6 +172,8 @@ class Story:
         there = set(self.machine.topics())
         for topic, durability in self.classes.items():
             if topic not in there:
+                if topic in self.leaving:
+                    continue
                 if durability in ("fsync", "disk") or not power_lost:
                     found.append(f"topic {topic} is lost")
                 continue
@@ -241,6 +255,21 @@ def _rotate(story: Story) -> None:
         story.append_together([("f", 1, 4 * KIB), ("d", 1, 4 * KIB), ("m", 1, 2 * KIB)], producer=7)
         if n % 3 == 0:
             story.machine.advance(60)
+
+
+def _slow_delivery(story: Story) -> None:
+    story.append_together([("d", 1, 20), ("f", 1, 20), ("d", 1, 20), ("m", 1, 20)], grouped=False, producer=7)
+    story.append_together([("d", 2, 20), ("m", 2, 20), ("d", 1, 20), ("f", 1, 20), ("f", 1, 20)], grouped=False)
+    story.append_together([("m", 1, 20), ("d", 1, 20)], grouped=False)
+    story.append_together([("d", 1, 3 * KIB), ("f", 1, 3 * KIB)] * 3, grouped=False)
+
+
+def _rotate_unsynced(story: Story) -> None:
+    """Nobody waits for a sync: files end with bytes that only the rotation makes durable."""
+    for n in range(5):
+        story.append_together([("d", 1, 4 * KIB), ("m", 1, 3 * KIB), ("d", 1, 3 * KIB)], grouped=False, producer=7)
+        if n == 3:
+            story.append("f", 1)
 
 
 def _large(story: Story) -> None:
@@ -338,6 +367,8 @@ def _recycle(story: Story) -> None:
 SCENES = [
     Scene("append", all_classes, _append),
     Scene("rotation", all_classes, _rotate),
+    Scene("slow delivery", all_classes, _slow_delivery),
+    Scene("rotation of unsynced files", all_classes, _rotate_unsynced),
     Scene("large batches", all_classes, _large),
     Scene("checkpoint and seal", _tagged, _checkpoint),
     Scene("snapshot", _tagged, _snapshot),
