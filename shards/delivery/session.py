@@ -182,7 +182,7 @@ class Session(asyncio.BufferedProtocol):
         view = self._view
         before = start = self._start
         end = self._end
-        until = 0.0
+        until = time.monotonic() + _TURN_S
         while end - start >= HEADER.size:
             length, op, flags, request_id = HEADER.unpack_from(view, start)
             allowed = MAX_MESSAGE if op in BULK_OPS else MAX_CONTROL_MESSAGE
@@ -197,15 +197,12 @@ class Session(asyncio.BufferedProtocol):
             start = following
             if self._transport is None:
                 return
-            if op != OP_APPEND and start < end:
-                # Appends are cheap and bounded by what may be under way; anything else may read megabytes.
-                now = time.monotonic()
-                until = until or now + _TURN_S
-                if now >= until or self.write_blocked:
-                    self._start = start
-                    self.waiting_since = 0.0
-                    self._hold()
-                    return
+            # Appends are cheap and bounded by what may be under way; anything else may read megabytes.
+            if op != OP_APPEND and start < end and (time.monotonic() >= until or self.write_blocked):
+                self._start = start
+                self.waiting_since = 0.0
+                self._hold()
+                return
         if start == end and self.greeted:
             self.waiting_since = 0.0
         elif not self.waiting_since or (start > before and self.greeted):

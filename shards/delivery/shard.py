@@ -214,10 +214,10 @@ class DeliveryShard:
         logging.getLogger().setLevel(settings.log_level.upper())
 
     async def _heartbeat(self) -> None:
-        actor, shard = self._actor, self._shard
+        actor = self._actor
         while True:
             due = actor.loop.time() + runtime.HEARTBEAT_S
-            shard.stats.publish(actor.counters())
+            actor.publish_stats()
             await asyncio.sleep(runtime.HEARTBEAT_S)
             actor.loop_lag_ms = round((actor.loop.time() - due) * 1000, 3)
             actor.close_stalled()
