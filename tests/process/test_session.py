@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from contextlib import suppress
 
+import msgpack
 import pytest
 
 from tests.process.conftest import SHARDS, Served
 from tests.process.procstat import open_files
 from tests.process.wire import Wire, append_body, batch, packed
 from tests.support.daemon import wait_until
-from topicd.ipc.protocol import ANSWER, Op
+from topicd.ipc.protocol import ANSWER, FETCH, MessageFlag, Op
 from topicd.limits import MIB
 from topicd.placement import delivery_shard
 
@@ -100,3 +103,35 @@ def test_a_large_answer_reaches_a_slow_reader_whole(served: Served, topic: str) 
     assert wire.ask(Op.PING) == {}
     for request_id in ids:
         assert slow.fetched(request_id).datas == pieces
+
+
+def test_a_flood_of_questions_does_not_stop_the_supervisor(served: Served) -> None:
+    """Looking at every process takes time; thousands of questions at once must not take it thousands of times."""
+    wire = served.supervisor()
+    floods = [served.supervisor() for _ in range(20)]
+    for flood in floods:
+        flood.sock.setblocking(False)
+        with suppress(BlockingIOError):
+            flood.sock.send(packed(Op.STATUS, 5, {}) * 6000)
+    began = time.monotonic()
+    assert wire.ask(Op.PING) == {}
+    assert time.monotonic() - began < 10.0
+
+
+@pytest.mark.slow
+def test_a_shard_with_hundreds_of_busy_peers_is_not_taken_for_dead(served: Served, topic: str) -> None:
+    wire = served.wire(topic)
+    topic_id = wire.open(topic)
+    for _ in range(16):
+        wire.append(topic_id, [bytes(1000)] * 1000)
+    pids = served.daemon.pids()
+    body = FETCH.pack(topic_id, 0, 0, 8 * MIB, 0) + msgpack.packb({"match": "none"})
+    message = packed(Op.FETCH, 7, body, MessageFlag.FILTER)
+    busy = [served.wire(topic) for _ in range(600)]
+    for other in busy:
+        other.send_raw(message * 10)
+    assert busy[-1].wait(7, timeout=60).op == Op.FETCH | ANSWER
+    for other in busy:
+        other.close()
+    assert wire.ask(Op.PING) == {}
+    assert served.daemon.pids() == pids
