@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from topicd.client.aio_connection import AioConnection, open_connection
-from topicd.client.appender import JOIN_UP_TO, Appender
+from topicd.client.appender import Appender
 from topicd.client.backoff import Backoff
 from topicd.client.context import Context
 from topicd.client.inbox import Inbox
 from topicd.client.line import OutBatch
+from topicd.client.link import joined
 from topicd.errors import ConnectionLost, TopicdError, WrongShard
 
 WINDOW = 256
@@ -125,12 +126,10 @@ class AioLink:
     def _flush(self) -> None:
         self._scheduled = False
         connection = self._connection
-        while connection is not None and connection.writable:
-            pieces = self.appender.output(self._now())
+        while connection is not None and connection.writable and self.appender.ready:
+            pieces = joined(self.appender.output(self._now()))
             if not pieces:
                 break
-            if len(pieces) > 1 and len(pieces[-1]) <= JOIN_UP_TO:
-                pieces = [b"".join(pieces)]
             connection.write(pieces)
         if self._timer is None:
             self._arm()

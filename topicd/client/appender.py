@@ -59,8 +59,9 @@ class Appender:
         return not self._active
 
     @property
-    def unanswered(self) -> int:
-        return len(self._batches) + len(self._opens)
+    def ready(self) -> bool:
+        """`output` may have something."""
+        return bool(self._ready)
 
     def attach(self, line: Line) -> None:
         self.lines[line.topic] = line

@@ -192,8 +192,9 @@ class Client:
         star. `nodes` names origins whose records are left out. `epoch` is the topic_id the cursor belongs
         to: if the topic was created anew since, the answer says so and begins at its start.
 
-        >>> client.read("orders", 1).payloads()
-        [b'a', b'b', b'c']
+        >>> stored = client.publish_many("letters", [b"a", b"b", b"c"])
+        >>> client.read("letters", 1).payloads()
+        [b'b', b'c']
         """
         request = requests.fetch(
             from_seq,
@@ -228,8 +229,9 @@ class Client:
 
         On the daemon's own host and as its user the sealed part is read from the files themselves.
 
-        >>> sum(len(batch) for batch in client.history("orders"))
-        4
+        >>> stored = client.publish_many("letters", [b"a", b"b", b"c"])
+        >>> sum(len(batch) for batch in client.history("letters"))
+        3
         """
         return history(topic, from_seq, bulk_read(self.read, topic), lambda: self._history_socket(topic))
 

@@ -23,9 +23,10 @@ class Consumer:
     With auto_ack a record counts as processed when the next one is asked for; acknowledgements are gathered and sent
     before waiting for new records, every thousand records and on close. Without it, call `ack` or `ack_to`.
 
-    >>> with client.consumer("orders", "billing") as consumer:    # doctest: +SKIP
-    ...     for record in consumer:
-    ...         print(record)
+    >>> seq = client.publish("orders", b"hello")
+    >>> with client.consumer("orders", "billing") as consumer:
+    ...     next(consumer)
+    Record(orders#1, b'hello')
     """
 
     def __init__(

@@ -10,7 +10,7 @@ import socket
 from collections import deque
 from itertools import islice
 
-from topicd.client.appender import Appender
+from topicd.client.appender import JOIN_UP_TO, Appender, Piece
 from topicd.client.backoff import Backoff
 from topicd.client.engine import Engine
 from topicd.client.inbox import Inbox
@@ -84,15 +84,16 @@ class Link:
 
     def flush(self) -> None:
         while self._sock is not None:
-            if not self._out:
-                self._out.extend(self.appender.output(self._now()))
+            if not self._out and self.appender.ready:
+                self._out.extend(joined(self.appender.output(self._now())))
             if not self._out or not self._send(self._sock):
                 return
 
     def _send(self, sock: socket.socket) -> bool:
         """False once the socket takes no more."""
+        out = self._out
         try:
-            sent = sock.sendmsg(list(islice(self._out, PIECES_AT_ONCE)))
+            sent = sock.send(out[0]) if len(out) == 1 else sock.sendmsg(list(islice(out, PIECES_AT_ONCE)))
         except BlockingIOError:
             return False
         except OSError as exc:
@@ -172,3 +173,10 @@ class Link:
     def close(self) -> None:
         if self._sock is not None:
             self.lose(ConnectionLost("the client is closed"))
+
+
+def joined(pieces: list[Piece]) -> list[Piece]:
+    """Many small pieces as one; large ones are not worth the copy."""
+    if len(pieces) <= 2 or sum(map(len, pieces)) > len(pieces) * JOIN_UP_TO:
+        return pieces
+    return [b"".join(pieces)]

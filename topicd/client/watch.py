@@ -85,9 +85,10 @@ class Watch:
     """Iterate it for `Record` and `Gap` events, or `batches()` for whole batches. Use it in one thread;
     `close` may come from any.
 
-    >>> with client.watch("orders", start="earliest") as events:    # doctest: +SKIP
-    ...     for event in events:
-    ...         print(event)
+    >>> seq = client.publish("orders", b"hello")
+    >>> with client.watch("orders", start="earliest") as events:
+    ...     next(events)
+    Record(orders#1, b'hello')
     """
 
     def __init__(self, engine: Engine, wanted: Wanted, *, on_gap: OnGap, batch_bytes: int) -> None:
