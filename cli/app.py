@@ -49,7 +49,7 @@ def shared_options(*, online: bool) -> list[click.Option]:
                 metavar="PATH",
                 expose_value=False,
                 callback=_set_socket,
-                help="Socket or run directory of the daemon (TOPICD_SOCKET).",
+                help="Socket, run directory or URL of the daemon (TOPICD_SOCKET).",
             ),
             click.Option(
                 ["--timeout"],

@@ -17,7 +17,8 @@ import click
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import CliError, Exit, as_cli_error
 from topicd.cli.names import complete_topics, near_topics
-from topicd.errors import TopicdError
+from topicd.errors import TopicdError, TopicNotFound
+from topicd.limits import MAX_BATCH_RECORDS
 
 if TYPE_CHECKING:
     from topicd.cli.sources import Chunk
@@ -121,17 +122,18 @@ def _publish_all(
     meta: dict[str, Any] | None,
 ) -> None:
     from topicd.cli.progress import Bar
-    from topicd.cli.sources import envelope, lines
+    from topicd.cli.sources import envelope, lines, pieces
 
     chunks = lines(stream, envelope if ndjson else None)
-    total = bytes_to_come(stream)
     first = last = stored = 0
-    with app.connect() as client, Bar(f"publish {topic}", total, "bytes") as bar:
+    beside = sum(len(os.fsencode(label)) for label in labels.values() if label)
+    with app.connect() as client, Bar(f"publish {topic}", bytes_to_come(stream), "bytes") as bar:
+        most, most_bytes = _largest_write(client, topic)
         began = time.monotonic()
         try:
             for records, consumed in _with_meta(chunks, meta):
-                if records:
-                    done = client.publish_many(topic, records, **labels)
+                for piece in pieces(records, most, most_bytes, beside):
+                    done = client.publish_many(topic, piece, **labels)
                     first, last, stored = first or done.first_seq, done.last_seq, stored + done.count
                 bar.advance(consumed, f"{stored:,} records")
         except (TopicdError, CliError) as exc:
@@ -141,6 +143,15 @@ def _publish_all(
         _summary(app, topic, first, last, stored, time.monotonic() - began)
         if stored:
             _note_new_topic(client, topic, first)
+
+
+def _largest_write(client: Client, topic: str) -> tuple[int, int]:
+    """(records, bytes) that the topic takes at once; 0 bytes: no bound. A write must not exceed the cap."""
+    try:
+        config = client.state(topic, touch=False).config
+    except TopicNotFound:
+        return MAX_BATCH_RECORDS, 0
+    return min(config.cap_records or MAX_BATCH_RECORDS, MAX_BATCH_RECORDS), config.cap_bytes
 
 
 def _with_meta(chunks: Iterator[Chunk], meta: dict[str, Any] | None) -> Iterator[tuple[list[Any], int]]:

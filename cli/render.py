@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -97,14 +97,25 @@ class Output:
         self._write("\n".join(lines))
 
     def _write(self, what: str | bytes, *, nl: bool = True) -> None:
+        """Styles are in it only where colours are wanted, so it is written as it is."""
+        raw = what if isinstance(what, bytes) else what.encode("utf-8", "backslashreplace")
         try:
-            # Styles are only in it where colours are wanted: nothing need be stripped.
-            click.echo(what, nl=nl, color=True)
+            sys.stdout.flush()
+            write_all(sys.stdout.buffer, raw + b"\n" if nl else raw)
         except BrokenPipeError:
             raise PipeClosed from None
 
     def styled(self, text: str, color: str) -> str:
         return click.style(text, fg=color) if self.color and color else text
+
+
+def write_all(stream: BinaryIO, data: bytes) -> None:
+    """Every byte: without a buffer, as with PYTHONUNBUFFERED, a write may take only a part."""
+    left = memoryview(data)
+    while left:
+        done = stream.write(left)
+        left = left[len(left) if done is None else done :]
+    stream.flush()
 
 
 def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, title: str = "") -> Table:

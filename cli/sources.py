@@ -83,6 +83,35 @@ def _chunks(found: list[bytes], number: int, parse: Parse | None) -> Iterator[Ch
         yield Chunk([record for record in made if record is not None], consumed)
 
 
+def pieces(records: list[Any], most: int, most_bytes: int, labels: int) -> Iterator[list[Any]]:
+    """The records in lists that a topic with such a cap takes as one write; labels: bytes that each has beside."""
+    if len(records) <= most and not most_bytes:
+        yield records
+        return
+    piece: list[Any] = []
+    size = 0
+    for record in records:
+        its_size = labels + _size(record)
+        if piece and (len(piece) >= most or (most_bytes and size + its_size > most_bytes)):
+            yield piece
+            piece, size = [], 0
+        piece.append(record)
+        size += its_size
+    if piece:
+        yield piece
+
+
+def _size(record: Any) -> int:
+    """Bytes of data and labels, never too few."""
+    if isinstance(record, bytes):
+        return len(record)
+    if isinstance(record, tuple):
+        return sum(map(_size, record)) + 2
+    if isinstance(record, str):
+        return len(record.encode("utf-8", "surrogateescape"))
+    return 0 if record is None else len(json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogateescape")) + 1
+
+
 def envelope(line: bytes, number: int) -> tuple[Any, ...] | None:
     """A line as `topicctl read --json` prints it: {"data": …, "tag": …, "node": …, "meta": …}."""
     if not line.strip():

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -228,3 +229,14 @@ def test_config_show_and_check(tmp_path_factory: pytest.TempPathFactory) -> None
     file.write_text("wal_shard = 3\n")
     done = run("config", "check", "-c", str(file))
     assert done.exit_code == 2 and "did you mean wal_shards?" in done.stderr
+
+
+# ---- documentation ----
+
+
+def test_the_page_names_every_verb_and_every_exit_code() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+    for path in VERBS:
+        assert path[0] in page and path[-1] in page, path
+    for code in Exit:
+        assert f"\n| {int(code)} |" in page

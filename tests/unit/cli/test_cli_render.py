@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -153,3 +155,13 @@ def test_width_comes_from_columns_then_from_the_terminal(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "get_terminal_size", no_terminal)
     assert render.terminal_width() == render.UNBOUNDED
+
+
+def test_short_writes_lose_nothing() -> None:
+    class Raw(io.BytesIO):
+        def write(self, data: Any) -> int:
+            return super().write(bytes(data[:3]))
+
+    stream = Raw()
+    render.write_all(stream, b"all of this")
+    assert stream.getvalue() == b"all of this"

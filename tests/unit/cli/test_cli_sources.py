@@ -50,3 +50,17 @@ def test_numbers_in_errors_count_over_pieces() -> None:
     seen: list[tuple[bytes, int]] = []
     list(sources.lines(Pieces([b"a\nb", b"b\nc\n", b"d"]), lambda line, number: seen.append((line, number))))
     assert seen == [(b"a", 1), (b"bb", 2), (b"c", 3), (b"d", 4)]
+
+
+@given(st.lists(st.binary(max_size=9), max_size=30), st.integers(1, 8), st.sampled_from([0, 1, 20, 1000]))
+def test_pieces_keep_order_and_bounds(records: list[bytes], most: int, most_bytes: int) -> None:
+    found = list(sources.pieces(records, most, most_bytes, 2))
+    assert [record for piece in found for record in piece] == records
+    for piece in found:
+        assert len(piece) <= most
+        assert not most_bytes or len(piece) == 1 or sum(len(record) + 2 for record in piece) <= most_bytes
+
+
+def test_sizes_are_never_too_small() -> None:
+    record = ({"a": "ü"}, "tag", b"node", {"k": 1})
+    assert sources._size(record) >= len('{"a":"ü"}'.encode()) + len("tag") + len("node") + 4
