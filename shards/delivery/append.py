@@ -175,11 +175,11 @@ class Appender:
 
     def _place(self, entry: AppendEntry) -> None:
         topic, actor = entry.topic, self._actor
+        if topic.reserves or topic.ephemeral:
+            reserve_seqs(actor, topic)
         if topic.ephemeral and entry.need is Need.PLACED:
             entry.committed()
             return
-        if topic.reserves:
-            reserve_seqs(actor, topic)
         outlet = actor.outlets[topic.outlet]
         wire: list[Part] = [b"".join(entry.wire)] if len(entry.frames) < _TOGETHER + _SMALL else entry.wire
         outlet.submit(wire, sum(map(len, wire)), entry)

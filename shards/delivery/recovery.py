@@ -242,7 +242,7 @@ class Recovery:
         except FormatError as exc:
             self._note_damage(f"topic {topic.name}: control frame cannot be read: {exc}")
             return
-        if run.type in (FrameType.CONFIG_UPDATE, FrameType.CURSOR):
+        if "no" in body:
             # A later change may have gone with the WAL shard it was in: what the snapshot holds is not done again.
             if int(body["no"]) <= topic.change_no:
                 return
@@ -296,9 +296,10 @@ class Recovery:
 
     def _finish(self, topic: Topic) -> None:
         actor = self._actor
+        topic.last_write_ms = topic.last_ts
         if topic.ephemeral:
-            topic.visible = topic.head
-            if topic.head:
+            topic.head = topic.visible = max(topic.head, topic.reserved)
+            if topic.earliest <= topic.head:
                 topic.note_loss(topic.head + 1, "cap", topic.head + 1 - topic.evict_floor)
             topic.earliest = topic.head + 1
             topic.stored = topic.head
@@ -306,7 +307,6 @@ class Recovery:
         self._check_cuts(topic)
         self._check_head(topic)
         self._settle(topic)
-        topic.last_write_ms = topic.last_ts
         actor.retention.enforce(topic)
         actor.cursors.free_acked(topic)
 

@@ -20,17 +20,24 @@ _BLOCK_MAX = 1 << 20
 
 def reserve_seqs(actor: Actor, topic: Topic) -> None:
     """Keep a synced mark well ahead of the head; a batch that overtakes it waits for the sync (see Topic.need_for)."""
-    if not topic.reserves or topic.head + topic.reserve_block // 2 <= topic.reserving:
+    if not (topic.reserves or topic.ephemeral) or topic.head + topic.reserve_block // 2 <= topic.reserving:
         return
     # Blocks grow with the topic's pace: a busy topic pays one sync in many batches.
     topic.reserve_block = min(max(2 * topic.reserve_block, 2 * (topic.head - topic.reserved)), _BLOCK_MAX)
     wanted = topic.reserving = topic.head + topic.reserve_block
 
+    number = topic.begin_change()
+
     def confirmed() -> None:
+        topic.end_change(number)
         topic.reserved = max(topic.reserved, wanted)
 
     def refused(error: TopicdError) -> None:
+        topic.end_change(number)
         topic.reserving = topic.reserved
 
-    frame = control_frame(FrameType.HEAD_WATERMARK, topic.id, wanted, actor.clock.now_ms(), {"reserved": wanted})
-    actor.submit_control(topic, frame, ControlEntry(Need.SYNCED, confirmed, refused))
+    body = {"reserved": wanted, "no": number}
+    frame = control_frame(FrameType.HEAD_WATERMARK, topic.id, wanted, actor.clock.now_ms(), body)
+    # The records of an ephemeral topic do not outlive the daemon, its seqs do: readers keep their cursors.
+    need = Need.PLACED if topic.ephemeral else Need.SYNCED
+    actor.submit_control(topic, frame, ControlEntry(need, confirmed, refused))

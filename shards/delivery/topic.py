@@ -58,7 +58,7 @@ class Topic:
         self.head = 0
         self.visible = 0
         self.stored = 0
-        self.reserved = 0  # a synced mark says: seqs up to here may have been given out (disk class)
+        self.reserved = 0  # a mark in the log says: seqs up to here may have been given out (disk, ephemeral)
         self.reserving = 0  # the mark under way
         self.reserve_block = 512
         self.last_ts = 0
@@ -90,12 +90,15 @@ class Topic:
         self.followers: set[Follower] = set()
         self.last_write_ms = 0
         self.last_read_ms = 0
+        self.ephemeral = False
         self.set_config(config)
 
     def set_config(self, config: TopicConfig) -> None:
         self.config = config
         # Asked once per write, so not looked up each time.
-        self.ephemeral = config.durability == Durability.EPHEMERAL
+        was_ephemeral, self.ephemeral = self.ephemeral, config.durability == Durability.EPHEMERAL
+        if self.ephemeral and not was_ephemeral:
+            self.reserved = self.reserving = 0  # nothing was given out yet, or it could not change
         self.capped = bool(config.cap_records or config.cap_bytes)
         self.reserves = config.durability == Durability.DISK
         self._need = NEED_OF[Durability(config.durability)]
