@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from topicd.shards.delivery import segmenting
 from topicd.shards.delivery.deletion import forget_sealed_tags
+from topicd.shards.delivery.outlet import all_synced
 from topicd.shards.delivery.reclaim import Reclaimer
 from topicd.shards.delivery.segmenting import Draft
 from topicd.shards.delivery.snapshots import Snapshots
@@ -194,6 +195,7 @@ class Checkpointer:
         ok = True
         try:
             loop = self._actor.loop
+            await all_synced(self._actor.outlets)
             results = await loop.run_in_executor(self._pool, run_checkpoint, self._actor.fs, work.jobs)
             marked = await loop.run_in_executor(self._pool, run_marks, self._actor.fs, work.mark_jobs)
             ok = self._apply(work, results, marked)

@@ -7,11 +7,13 @@ so that visible never means lost.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from functools import partial
 
 from topicd.errors import StorageFailed, TopicdError
 from topicd.frames import FrameType, control_frame
@@ -22,6 +24,7 @@ from topicd.model import Durability
 log = logging.getLogger(__name__)
 
 Part = bytes | bytearray | memoryview
+_SYNC_PATIENCE_S = 2.0
 
 
 class Need(IntEnum):
@@ -127,8 +130,18 @@ class Outlet:
 
     @property
     def everything_written(self) -> bool:
-        """Has the WAL shard taken all that was ever placed? (Also what a predecessor placed.)"""
-        return self._ring.written_pos >= self._ring.head
+        """Has the WAL shard taken all that was ever placed, and synced what had to be? (A predecessor's too.)"""
+        ring = self._ring
+        synced = ring.synced_pos >= min(ring.sync_wanted_pos, ring.head)
+        return ring.written_pos >= ring.head and (synced or bool(ring.read_only_errno))
+
+    def when_synced(self, done: Callable[[], None]) -> bool:
+        """Call done once everything placed so far is durable, or has failed. False: it is already, or cannot be now."""
+        if self._ring.synced_pos >= self._placed or self.read_only_errno:
+            return False
+        self.submit([], 0, ControlEntry(Need.SYNCED, done, lambda error: done()))
+        self.flush()
+        return True
 
     @property
     def placed_pos(self) -> int:
@@ -287,6 +300,24 @@ class Outlet:
             if end not in ends:
                 self.submit(parts, sum(len(part) for part in parts), Entry(Need.PLACED))
         self.flush()
+
+
+async def all_synced(outlets: Sequence[Outlet]) -> None:
+    """Until everything placed so far is durable. Segments and snapshots never run ahead of the WAL: a loss of power
+    would leave half a batch in the one, and in the other a producer's batch whose records are nowhere."""
+    waiting: list[asyncio.Future[None]] = []
+    for outlet in outlets:
+        future = asyncio.get_running_loop().create_future()
+        if outlet.when_synced(partial(_resolve, future)):
+            waiting.append(future)
+    if waiting:
+        # Not for ever: at a stop the WAL shard may be away and not come back.
+        await asyncio.wait(waiting, timeout=_SYNC_PATIENCE_S)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _storage_failed(code: int) -> StorageFailed:
