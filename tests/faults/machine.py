@@ -297,7 +297,7 @@ class Machine:
 
     def checkpoint(self) -> None:
         for actor in self.actors.values():
-            actor.checkpointer._start()
+            actor.checkpointer.checkpoint_now()
         self.settle()
 
     def snapshot(self) -> None:
