@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from topicd.shards.delivery import segmenting
-from topicd.shards.delivery.deletion import forget_sealed_tags
+from topicd.shards.delivery.deletion import forget_tags
 from topicd.shards.delivery.outlet import all_synced
 from topicd.shards.delivery.reclaim import Reclaimer
 from topicd.shards.delivery.segmenting import Draft
@@ -277,7 +277,7 @@ class Checkpointer:
         self._move_dead(topic, draft)
         if info.sealed:
             self._active.pop(topic.id, None)
-            forget_sealed_tags(topic, info.last_seq)
+            forget_tags(topic, info.last_seq)
         else:
             self._active[topic.id] = topic
         for damage in result.damage:

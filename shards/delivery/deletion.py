@@ -82,7 +82,7 @@ class Deletion:
         topic.count -= records
         topic.bytes -= content
         topic.earliest = self._actor.retention.first_live(topic, last + 1)
-        self._actor.note_reclaimable(topic)
+        self._actor.retention.give_back(topic)
         return records, content, 0
 
     # ---- by tag ----
@@ -111,7 +111,7 @@ class Deletion:
         topic.bytes -= content
         topic.earliest = self._actor.retention.first_live(topic, topic.earliest)
         if deleted:
-            self._actor.note_reclaimable(topic)
+            self._actor.retention.give_back(topic)
         return deleted, content, examined
 
     def _sealed_matches(self, topic: Topic, info: SegmentInfo, match: TagMatch) -> list[int]:
@@ -160,8 +160,8 @@ def note_tags(topic: Topic, blob: Blob) -> None:
         topic.recent_tags.setdefault(tag, []).append(seq)
 
 
-def forget_sealed_tags(topic: Topic, through: int) -> None:
-    """A segment was sealed: its table answers from now on."""
+def forget_tags(topic: Topic, through: int) -> None:
+    """A segment was sealed, its table answers from now on; or its records are gone."""
     topic.recent_tags = {
         tag: kept for tag, seqs in topic.recent_tags.items() if (kept := seqs[bisect_left(seqs, through + 1) :])
     }

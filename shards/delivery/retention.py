@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from topicd.frames import FrameType, control_frame
 from topicd.limits import FRAME_OVERHEAD, MIB
 from topicd.model import GapReason
+from topicd.shards.delivery.deletion import forget_tags
 from topicd.shards.delivery.outlet import ControlEntry, Need
 from topicd.shards.delivery.tail import Blob
 from topicd.shards.storage.index import IndexEntry
@@ -155,11 +156,19 @@ class Retention:
             self._actor.evicted_total += records
             self._log_floor(topic)
         topic.earliest = self.first_live(topic, floor)
-        if topic.ephemeral:
-            topic.tail.drop_through(topic.earliest - 1)
-            topic.stored = max(topic.stored, topic.earliest - 1)
-        else:
+        self.give_back(topic)
+
+    def give_back(self, topic: Topic) -> None:
+        """What nobody can read any more: memory of an ephemeral topic at once, segments of others in time."""
+        if not topic.ephemeral:
             self._actor.note_reclaimable(topic)
+            return
+        blobs = len(topic.tail)
+        topic.tail.drop_through(topic.earliest - 1)
+        topic.stored = max(topic.stored, topic.earliest - 1)
+        if len(topic.tail) < blobs:
+            forget_tags(topic, topic.stored)
+            topic.tail_dead = Ranges(topic.tail_dead.within(topic.earliest, topic.head))
 
     def _log_floor(self, topic: Topic) -> None:
         """Not waited for: caps and TTL give the same floor again at recovery; the frame keeps its reason."""
