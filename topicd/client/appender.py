@@ -128,9 +128,9 @@ class Appender:
             if not line.topic_id:
                 self._open(line, now, pieces, delayed)
                 continue
-            while line.sendable(self._window, now):
+            for _ in range(line.sendable(self._window, now)):
                 size += self._send(line, pieces)
-                if size >= OUTPUT_BYTES or not self._has_room():
+                if size >= OUTPUT_BYTES or self._flying_bytes >= FLYING_BYTES or len(self._batches) >= UNANSWERED:
                     break
             if line.waiting and (line.not_before > now or line.sendable(self._window, now)):
                 delayed.append(line)

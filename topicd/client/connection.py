@@ -216,6 +216,11 @@ class Connection:
             return ConnectionLost(f"the daemon did not answer within {self._timeout:g} s")
         return ConnectionLost(f"the connection to the daemon broke: {exc.strerror or exc}")
 
+    def abandon(self) -> None:
+        """Lets go of it without ending it: another process uses it."""
+        self.closed = True
+        self.sock.close()
+
     def close(self) -> None:
         if self.closed:
             return

@@ -78,6 +78,9 @@ class Directory:
         self._lock = threading.Lock()
         self._moved: list[Callable[[], None]] = []
 
+    def forked(self) -> None:
+        self._lock = threading.Lock()
+
     def on_move(self, listener: Callable[[], None]) -> None:
         self._moved.append(listener)
 

@@ -14,6 +14,7 @@ from topicd.client.backoff import Patience, Tempo
 from topicd.client.connection import Connection, dial
 from topicd.client.context import Context
 from topicd.client.directory import SUPERVISOR, Directory, Place, candidates, not_found
+from topicd.client.forksafe import track
 from topicd.client.lanes import Lane, Lanes
 from topicd.client.wire import Appended, number
 from topicd.errors import (
@@ -53,6 +54,11 @@ class Engine(Context):
         self._lanes = Lanes(max_connections, timeout)
         self._handles: dict[str, Handle] = {}
         directory.on_move(self._forget)
+        track(self)
+
+    def forked(self) -> None:
+        self.directory.forked()
+        self._lanes.forked()
 
     # ---- topics and connections ----
 

@@ -101,6 +101,15 @@ class Lanes:
             for lane in list(idle):
                 lane.close()
 
+    def forked(self) -> None:
+        for idle in self._idle.values():
+            for lane in idle:
+                if lane.connection is not None:
+                    lane.connection.abandon()
+        self._changed = threading.Condition()
+        self._idle = {}
+        self._made = {}
+
     def close(self) -> None:
         self._closed = True
         self.close_idle()

@@ -33,18 +33,19 @@ class OutBatch:
         self.error: TopicdError | None = None  # the last one; final once done
 
     def succeed(self, first_seq: int, deduped: bool) -> None:
-        if not self.done:
-            self.first_seq = first_seq
-            self.deduped = deduped
-            self.error = None
-            self._end()
+        if self.done:
+            return
+        self.first_seq = first_seq
+        self.deduped = deduped
+        self.error = None
+        self.done = True
+        self.frames = b""
+        self.settled()
 
     def fail(self, error: TopicdError) -> None:
-        if not self.done:
-            self.error = error
-            self._end()
-
-    def _end(self) -> None:
+        if self.done:
+            return
+        self.error = error
         self.done = True
         self.frames = b""
         self.settled()
@@ -77,14 +78,11 @@ class Line:
     def idle(self) -> bool:
         return not (self.waiting or self.flying or self.refused or self.outstanding)
 
-    def sendable(self, window: int, now: float) -> bool:
-        return (
-            bool(self.waiting)
-            and self.topic_id != 0
-            and self.outstanding < (window if self.open else 1)
-            and not self.refused
-            and now >= self.not_before
-        )
+    def sendable(self, window: int, now: float) -> int:
+        """How many batches may go now."""
+        if self.refused or not self.topic_id or now < self.not_before:
+            return 0
+        return max(0, min(len(self.waiting), (window if self.open else 1) - self.outstanding))
 
     def send(self) -> OutBatch:
         """The next batch, numbered."""
@@ -111,7 +109,12 @@ class Line:
     # ---- answers ----
 
     def acked(self, batch: OutBatch, first_seq: int, deduped: bool) -> None:
-        self._answered(batch)
+        # The hot path: what _answered does, in place.
+        self.outstanding -= 1
+        if self.flying[0] is batch:
+            self.flying.popleft()
+        else:
+            self.flying.remove(batch)
         self._highest_acked = max(self._highest_acked, batch.number)
         if not self.open:
             self.open = True

@@ -29,6 +29,7 @@ class Link:
         self._engine = engine
         self._now = engine.tempo.monotonic
         self._sock: socket.socket | None = None
+        self._poll = select.poll()
         self._inbox = Inbox()
         self._out: deque[bytes | bytearray | memoryview] = deque()
         self._backoff = Backoff(engine.tempo.random)
@@ -76,9 +77,8 @@ class Link:
         if self._sock is None:
             self._engine.tempo.sleep(timeout or 0.0)
             return False
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._out else 0))
-        return bool(poll.poll(None if timeout is None else timeout * 1000 + 1))
+        self._poll.modify(self._sock, select.POLLIN | select.POLLOUT if self._out else select.POLLIN)
+        return bool(self._poll.poll(None if timeout is None else timeout * 1000 + 1))
 
     # ---- bytes ----
 
@@ -150,6 +150,8 @@ class Link:
             return False
         connection.sock.setblocking(False)
         self._sock = connection.sock
+        self._poll = select.poll()
+        self._poll.register(self._sock, select.POLLIN)
         self._inbox = connection.inbox
         self._out.clear()
         self.appender.connect()

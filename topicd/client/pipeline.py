@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any
 
 from topicd.client.engine import Engine
+from topicd.client.forksafe import track
 from topicd.client.line import OutBatch
 from topicd.client.links import Links
 from topicd.client.serial import Serializer, encode, encode_one
@@ -39,7 +40,7 @@ class Pipeline:
         self._now = engine.tempo.monotonic
         self._links = Links(engine, max_inflight)
         self._line = self._links.line(topic)
-        self._appender = self._links.link_of(self._line).appender
+        self._link = self._links.link_of(self._line)
         self._max = max_inflight
         self._burst = max(1, max_inflight // 4)
         self._serialize = serialize
@@ -50,6 +51,13 @@ class Pipeline:
         self._settled = 0
         self.failures: list[tuple[int, TopicdError]] = []
         """(position among all appends, error) of records that were refused; `drain` raises the first of them."""
+
+        self._closed = False
+        track(self)
+
+    def forked(self) -> None:
+        self._closed = True
+        self._links.close()
 
     @property
     def unacknowledged(self) -> int:
@@ -68,11 +76,13 @@ class Pipeline:
             frames = encode((data,), None, self._node, None)
         else:
             frames = encode_one(data, tag, node or self._node, meta, self._serialize)
+        if self._closed:
+            raise InvalidRequest("the pipeline is closed")
         pending = self._pending
         while len(pending) >= self._max:
             self._await()
         batch = OutBatch(self._line, frames, 1, self._now() + self._engine.timeout)
-        self._appender.submit(batch)
+        self._link.appender.submit(batch)
         pending.append(batch)
         self._unsent += 1
         if self._unsent >= self._burst or self._unsent == len(pending):
@@ -81,7 +91,10 @@ class Pipeline:
     def flush(self) -> None:
         """Sends what was collected, without waiting for acknowledgements."""
         self._unsent = 0
-        self._turn()
+        if self._link.connected:
+            self._link.flush()
+        else:
+            self._turn()
 
     def drain(self) -> list[int]:
         """Waits until everything is acknowledged; the seqs of all records since the last drain, in order."""
@@ -100,24 +113,21 @@ class Pipeline:
     def _await(self) -> None:
         """Until at least one thing has happened."""
         self._unsent = 0
-        link = self._links.link_of(self._line)
+        link = self._link
         if link.connected:
             link.flush()
-        if link.connected and not link.wants_write:
-            link.wait(None)
-            link.receive()
-            self._settle()
-            if link.connected:
-                return
-        else:
-            self._turn()
-            if self._pending:
-                self._links.link_of(self._line).wait(None)
+            if link.wait(None):
+                link.receive()
+                self._settle()
+                if link.connected:
+                    return
         self._turn()
+        if self._pending and not self._link.connected:
+            self._link.wait(None)
 
     def _turn(self) -> None:
         self._links.turn()
-        self._appender = self._links.link_of(self._line).appender
+        self._link = self._links.link_of(self._line)
         self._settle()
 
     def _settle(self) -> None:
@@ -132,6 +142,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Gives up what is unacknowledged; `drain` first."""
+        self._closed = True
         self._links.close()
         for batch in self._pending:
             batch.fail(ConnectionLost("the pipeline was closed before this record was acknowledged"))

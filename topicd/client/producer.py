@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from topicd.client.delivery import Deliveries, Delivery, Parcel
 from topicd.client.engine import Engine
+from topicd.client.forksafe import track
 from topicd.client.links import Links
 from topicd.client.serial import Serializer, encode, encode_many, label, packed_meta, to_bytes
 from topicd.errors import ConnectionLost, InvalidRequest, RecordTooLarge, Throttled, TopicdError
@@ -79,6 +80,13 @@ class Producer:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="topicd-producer", daemon=True)
         self._thread.start()
+        track(self)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._closed = True
+        self._links.close()
 
     # ---- sending ----
 

@@ -13,6 +13,7 @@ from topicd.client.backoff import Patience
 from topicd.client.batch import Batch, fetched_from
 from topicd.client.connection import Connection
 from topicd.client.engine import Engine
+from topicd.client.forksafe import track
 from topicd.client.records import Gap, Record, RecordsMissed
 from topicd.client.subscription import Subscription, Wanted, plan
 from topicd.client.wire import answer_map, packed
@@ -103,6 +104,13 @@ class Watch:
         self._records: Iterator[Record] = iter(())
         self._looked_at: tuple[Feed, Connection, Batch] | None = None
         self._closed = False
+        track(self)
+
+    def forked(self) -> None:
+        self._closed = True
+        for feed in self._feeds.values():
+            if feed.connection is not None:
+                feed.connection.abandon()
 
     # ---- life ----
 
