@@ -14,7 +14,7 @@ from topicd.frames import core
 from topicd.shards.delivery.tail import Blob
 from topicd.shards.delivery.topic import Topic
 from topicd.shards.storage.checkpoint import AppendJob, SealJob
-from topicd.shards.storage.index import ENTRY_BYTES
+from topicd.shards.storage.index import ENTRY_BYTES, entry_at
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import SegmentInfo
 
@@ -71,7 +71,7 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
             if current is None or current.seal or first != current.last_seq + 1:
                 if current is not None:
                     current.seal = True
-                current = Draft(first, 0, 0, now_ms, create=True, first_ts=blob.first_ts)
+                current = Draft(first, 0, 0, now_ms, create=True)
                 drafts.append(current)
             first = _fill(current, blob, first, settings)
     age = settings.segment_max_age_ms
@@ -104,10 +104,14 @@ def _fill(draft: Draft, blob: Blob, first: int, settings: Settings) -> int:
     while last > first and draft.bytes + end - start > settings.segment_max_bytes:
         last = first + (last - first) // 2
         end = blob.offset_of(last + 1)
+    entries = core.index_entries(blob.data, start, end, draft.bytes)
+    # Times of the records themselves: a blob gathers batches of different times.
+    if not draft.count:
+        draft.first_ts = entry_at(entries, 0).ts
+    draft.last_ts = entry_at(entries, last - first).ts
     draft.data.append(memoryview(blob.data)[start:end])
-    draft.index.append(core.index_entries(blob.data, start, end, draft.bytes))
+    draft.index.append(entries)
     draft.count += last - first + 1
     draft.bytes += end - start
-    draft.last_ts = blob.last_ts
     draft.seal = draft.count >= settings.segment_max_records or draft.bytes >= settings.segment_max_bytes
     return last + 1
