@@ -116,9 +116,11 @@ class Retention:
             yield Piece(info.first_seq, info.last_seq, dead, self._actor.segment_sizes(topic, info))
         dead = topic.tail_dead if len(topic.tail_dead) else None
         for blob in topic.tail.from_seq(max(first, topic.stored + 1)):
-            if blob.first_seq > last:
+            # The first records of a blob are in a segment when a checkpoint failed half way.
+            low = max(blob.first_seq, topic.stored + 1)
+            if low > last:
                 return
-            yield Piece(blob.first_seq, blob.last_seq, dead, _BlobSizes(blob))
+            yield Piece(low, blob.last_seq, dead, _BlobSizes(blob))
 
     # ---- removal ----
 
