@@ -26,6 +26,7 @@ class Story:
         self.oracle = oracle or Oracle()
         self.classes: dict[str, str] = {}
         self.configs: dict[str, dict[str, Any]] = {}  # acknowledged
+        self.asked: dict[str, dict[str, Any]] = {}  # configurations whose answer is open
         self.cursors: dict[str, int] = {}
         self.refused: list[str] = []
         self.leaving: set[str] = set()  # topics whose deletion was asked for
@@ -36,7 +37,7 @@ class Story:
         """The same story about another machine, for instance its successor."""
         other = Story(machine, oracle or self.oracle.copy())
         other.classes, other.configs, other.cursors = dict(self.classes), dict(self.configs), dict(self.cursors)
-        other.leaving = set(self.leaving)
+        other.leaving, other.asked = set(self.leaving), dict(self.asked)
         other._number = self._number + 100_000
         if oracle is None:
             twins = self.oracle.twins(other.oracle)
@@ -118,11 +119,15 @@ class Story:
             self.oracle.deleted(removal)
 
     def configure(self, topic: str, **config: Any) -> None:
+        self.asked[topic] = {**self.configs[topic], **config}
         with self._refusable(f"configure {topic}"):
             self.machine.configure(topic, **config)
-            self.configs[topic] = {**self.configs[topic], **config}
-            if "cap_records" in config:
-                self.oracle.topic(topic, cap_records=config["cap_records"])
+            self._configured(topic)
+        self.asked.pop(topic, None)
+
+    def _configured(self, topic: str) -> None:
+        self.configs[topic] = self.asked.pop(topic)
+        self.oracle.topic(topic, cap_records=self.configs[topic].get("cap_records", 0))
 
     def consume(self, topic: str, seq: int) -> None:
         with self._refusable(f"consume {topic}"):
@@ -182,6 +187,9 @@ class Story:
 
     def _problems_of(self, topic: str, *, lossy: bool) -> list[str]:
         state, records = self.machine.state(topic), self.machine.read(topic)
+        config = state["config"]
+        if topic in self.asked and all(config[k] == v for k, v in self.asked[topic].items()):
+            self._configured(topic)
         gaps = list(self.machine.actor_of(topic).topics.by_name[topic].lost) if lossy else []
         found = self.oracle.check(topic, records, head_seq=state["head_seq"], tail_may_be_lost=lossy, gaps=gaps)
         if state["count"] != len(records):
@@ -194,9 +202,8 @@ class Story:
             found.append(f"{topic}: next seq {state['next_seq']} was acknowledged before")
         if lossy:
             return found
-        config = state["config"]
         wrong = {k: config[k] for k, v in self.configs[topic].items() if config[k] != v}
-        if wrong and not self.refused:
+        if wrong:
             found.append(f"{topic}: configured {self.configs[topic]}, found {wrong}")
         if topic in self.cursors:
             rows = self.machine.ask(topic, Op.CONSUMER, action="list")["consumers"]
