@@ -1,9 +1,9 @@
 """A daemon of one thread and no disk that speaks the client protocol, for tests of clients. Faults are
 ordered by tests.
 
-`server.fault` is called with each request and may return what shall happen instead of the right thing:
-an error (answered), CUT (closed before it is acted upon), MUTE (acted upon, closed without an answer), HALF
-(acted upon, half of the answer sent, closed) or bytes (sent as they are).
+`server.fault` is called with each request and may return what shall happen instead of the right thing: an error
+(answered), CUT (closed before it is acted upon), MUTE (acted upon, closed without an answer), HALF (acted upon, half
+of the answer sent, closed), bytes (sent as they are) or a function from the right answer to what is sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from topicd.paths import RunDir
 
 __all__ = ["CUT", "HALF", "MUTE", "FakeServer", "Request"]
 
-Fault = Callable[[Request], TopicdError | str | bytes | None]
+Mangle = Callable[[bytes], bytes]
+Fault = Callable[[Request], TopicdError | str | bytes | Mangle | None]
 
 
 class FakeServer:

@@ -91,6 +91,8 @@ class Session(asyncio.Protocol):
             self.transport.write(fault)
         else:
             answer = self._answer(request, flags)
+            if callable(fault):
+                answer = fault(answer)
             if fault == MUTE:
                 self.cut()
             elif fault == HALF:

@@ -46,7 +46,10 @@ class Record:
     @property
     def time(self) -> datetime:
         """When it was stored."""
-        return datetime.fromtimestamp(self.ts / 1000, UTC)
+        try:
+            return datetime.fromtimestamp(self.ts / 1000, UTC)
+        except (ValueError, OverflowError, OSError):
+            raise FormatError(f"record {self.seq} has time {self.ts}, which no calendar knows") from None
 
     @property
     def tag(self) -> str | None:
@@ -61,7 +64,10 @@ class Record:
         """A new dict at each access; empty when the producer gave none."""
         if self._meta is None:
             return {}
-        found = msgpack.unpackb(self._meta, strict_map_key=False)
+        try:
+            found = msgpack.unpackb(self._meta, strict_map_key=False)
+        except (ValueError, TypeError, RecursionError) as exc:  # msgpack derives all its own errors from ValueError
+            raise FormatError(f"meta of record {self.seq} is malformed: {exc}") from None
         if not isinstance(found, dict):
             raise FormatError(f"meta of record {self.seq} is not a map")
         return found

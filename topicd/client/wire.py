@@ -117,7 +117,7 @@ def packed(body: dict[str, Any]) -> bytes:
 def answer_map(raw: bytes | memoryview) -> dict[str, Any]:
     try:
         found = msgpack.unpackb(raw, strict_map_key=True)
-    except (ValueError, RecursionError) as exc:  # msgpack derives all its own errors from ValueError
+    except (ValueError, TypeError, RecursionError) as exc:  # msgpack derives all its own errors from ValueError
         raise FormatError(f"the daemon's answer is malformed: {exc}") from None
     if not isinstance(found, dict):
         raise FormatError(f"the daemon's answer is no map but {found!r:.100}")
