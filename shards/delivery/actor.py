@@ -274,6 +274,8 @@ class Actor:
             if session.waiting_since and now - session.waiting_since > patience:
                 session.refused(0, InvalidRequest(f"no complete message within {patience:.0f} s"))
                 session.close()
+            else:
+                session.relax()
 
     # ---- tests ----
 

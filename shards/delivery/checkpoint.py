@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_RELIEF = 4  # times checkpoint_bytes may be replayed before it has to go to disk: serving again comes first
 
 
 @dataclass
@@ -141,7 +142,7 @@ class Checkpointer:
 
     def relieve(self) -> None:
         """During recovery memory is bounded too: store what exceeds the bound at once."""
-        if self._tail_bytes >= self._actor.settings.checkpoint_bytes:
+        if self._tail_bytes >= _RELIEF * self._actor.settings.checkpoint_bytes:
             work = self._plan()
             self._apply(work, run_checkpoint(self._actor.fs, work.jobs), run_marks(self._actor.fs, work.mark_jobs))
 

@@ -121,6 +121,19 @@ class Reader:
         retention.expire(topic)
         return retention.first_live(topic, max(self.seq_before_ts(topic, ts) + 1, topic.earliest)) - 1
 
+    def newest(self, topic: Topic, from_seq: int, max_bytes: int) -> Answer | None:
+        """What a follower at the head gets, without the questions that only older records raise. None: ask fetch()."""
+        blob = topic.tail.last()
+        if blob is None or from_seq + 1 < max(blob.first_seq, topic.earliest) or from_seq >= topic.visible:
+            return None
+        if topic.config.ttl_ms or topic.damaged or len(topic.lost) or len(topic.tail_dead):
+            return None
+        start, end = blob.offset_of(from_seq + 1), blob.end
+        if end - start > max_bytes:
+            return None
+        count = topic.visible - from_seq
+        return Answer(topic.visible, [memoryview(blob.data)[start:end]], count, end - start, count)
+
     def seq_before_ts(self, topic: Topic, ts: int) -> int:
         """The last seq in store whose record is older."""
         for info in topic.segments:

@@ -38,7 +38,7 @@ from topicd.ipc.protocol import (
     header,
     map_message,
 )
-from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE
+from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
 from topicd.shards.delivery.entry import AppendEntry, Waiter
 from topicd.shards.delivery.outlet import Need
 from topicd.shards.delivery.reading import Answer
@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 
 _BUFFER = 64 * KIB
 _FLUSH_NOW = 64 * KIB
+_AT_ONCE = 2 * MIB  # a message up to this gets its room as soon as it says how long it is
 # One connection keeps the loop so long at most, or for one message; the rest of its messages wait for the next turn.
 _TURN_S = 0.002
 _HELLO = int(Op.HELLO)
@@ -72,6 +73,7 @@ class Session(asyncio.BufferedProtocol):
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        self._grown_used = False
         self._out: list[Any] = []
         self._out_bytes = 0
         self._paused = False
@@ -168,19 +170,33 @@ class Session(asyncio.BufferedProtocol):
         if not (self._held or self._paused or self._transport is None or self._transport.is_closing()):
             self._transport.resume_reading()
 
-    def _make_room(self) -> None:
-        """Move the incomplete message to the front; double the buffer while it is longer than that."""
-        held = bytes(self._view[self._start : self._end])
-        size = max(_BUFFER, min(2 * len(held), MAX_MESSAGE + LENGTH_FIELD)) if len(held) >= _BUFFER else _BUFFER
+    def _make_room(self, message: int = 0) -> None:
+        """Bring the incomplete message to the front of a buffer that holds it, or at least twice what is there of it:
+        a length that is only claimed costs nothing."""
+        held = self._end - self._start
+        wanted = min(max(_BUFFER, message), max(_AT_ONCE, 2 * held))
+        if wanted <= len(self._buffer) and (self._start or held < len(self._buffer)):
+            self._view[:held] = self._view[self._start : self._end]
+        else:
+            grown = bytearray(max(wanted, min(2 * held, MAX_MESSAGE + LENGTH_FIELD)))
+            grown[:held] = self._view[self._start : self._end]
+            self._use(grown)
+        self._start, self._end = 0, held
+
+    def _use(self, buffer: bytearray) -> None:
         self._view.release()
-        self._buffer = bytearray(size)
-        self._buffer[: len(held)] = held
-        self._view = memoryview(self._buffer)
-        self._start, self._end = 0, len(held)
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+
+    def relax(self) -> None:
+        """Once a second: a buffer that grew for large messages goes when none has come since."""
+        if self._end == 0 and len(self._buffer) > _BUFFER and not self._grown_used:
+            self._use(bytearray(_BUFFER))
+        self._grown_used = False
 
     def _cut(self) -> None:
         view = self._view
-        before = start = self._start
+        before = start = following = self._start
         end = self._end
         until = time.monotonic() + _TURN_S
         while end - start >= HEADER.size:
@@ -208,12 +224,11 @@ class Session(asyncio.BufferedProtocol):
         elif not self.waiting_since or (start > before and self.greeted):
             self.waiting_since = self.actor.clock.monotonic()
         self._start = start
-        if start == end:
+        if following > len(self._buffer):
+            self._make_room(following - start)
+        elif start == end:
+            self._grown_used = self._grown_used or end > _BUFFER
             self._start = self._end = 0
-            if len(self._buffer) > 4 * _BUFFER:
-                self._view.release()
-                self._buffer = bytearray(_BUFFER)
-                self._view = memoryview(self._buffer)
 
     def _handle(self, op: int, flags: int, request_id: int, body: memoryview) -> None:
         try:

@@ -97,6 +97,9 @@ class Tail:
         """What was taken so far is complete; the next records go to another blob."""
         self._open = None
 
+    def last(self) -> Blob | None:
+        return self._blobs[-1] if self._blobs else None
+
     def first(self) -> Blob | None:
         return self._blobs[0] if self._blobs else None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from topicd.errors import TopicdError
 from topicd.limits import FETCH_RECORDS_MAX, KIB
 from topicd.model import Tombstone
-from topicd.shards.delivery.reading import Answer, ReadFilter
+from topicd.shards.delivery.reading import NO_FILTER, Answer, ReadFilter
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.session import Session
@@ -185,7 +185,9 @@ class Feed(Follower):
     def _next(self) -> Answer | None:
         sub, actor = self._subscription, self._subscription.session.actor
         try:
-            answer = actor.reader.fetch(self.topic, self.cursor, FETCH_RECORDS_MAX, _PUSH_BYTES, sub.filter)
+            answer = actor.reader.newest(self.topic, self.cursor, _PUSH_BYTES) if sub.filter == NO_FILTER else None
+            if answer is None:
+                answer = actor.reader.fetch(self.topic, self.cursor, FETCH_RECORDS_MAX, _PUSH_BYTES, sub.filter)
         except TopicdError as exc:
             sub.session.notice(sub.id, {"event": "error", "topic": self.topic.name, **exc.to_wire()})
             self.topic.followers.discard(self)
