@@ -33,10 +33,10 @@ Run = Callable[[Callable[[topicd.aio.AsyncClient], Awaitable[T]]], T]
 def run(request: pytest.FixtureRequest, server: FakeServer) -> Run[Any]:
     """Runs a coroutine function with a connected client, on both loops."""
 
-    def start(work: Callable[[topicd.aio.AsyncClient], Awaitable[T]], timeout: float = 5) -> T:
+    def start(work: Callable[[topicd.aio.AsyncClient], Awaitable[T]]) -> T:
         async def main() -> T:
             tempo = Tempo(random=lambda: 1.0)
-            async with await topicd.aio.connect(server.path, timeout=timeout, tempo=tempo) as client:
+            async with await topicd.aio.connect(server.path, timeout=5, tempo=tempo) as client:
                 return await work(client)
 
         runner = uvloop.run if request.param == "uvloop" else asyncio.run
@@ -180,19 +180,21 @@ def test_hostile_bytes_are_a_clear_error(run: Run[Any], server: FakeServer, op: 
     run(work)
 
 
-def test_a_daemon_that_stays_away_is_an_error(run: Callable[..., Any], server: FakeServer) -> None:
+def test_a_daemon_that_stays_away_is_an_error(run: Run[Any], server: FakeServer) -> None:
     async def work(client: topicd.aio.AsyncClient) -> None:
         await client.publish("t", b"x")
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, server.silence)
+        client._engine.timeout = 0.1
         with pytest.raises(ConnectionLost):
             await client.publish("t", b"y")
         with pytest.raises(ConnectionLost):
             await client.state("t")
+        client._engine.timeout = 5
         await loop.run_in_executor(None, server.listen)
         assert await client.publish("t", b"z") == 2
 
-    run(work, 0.2)
+    run(work)
 
 
 def test_a_cancelled_publish_harms_nobody(run: Run[Any], server: FakeServer) -> None:

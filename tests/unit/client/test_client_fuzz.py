@@ -63,7 +63,8 @@ def unsettle(server: FakeServer, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(25))
 def test_the_blocking_face_raises_only_what_it_promises(client: topicd.Client, server: FakeServer, seed: int) -> None:
     client.publish_many("t", [(b"data", "tag", "node", {"m": 1})] * 5)
-    with topicd.connect(server.path, timeout=0.03) as client:
+    with topicd.connect(server.path, timeout=5) as client:
+        client._engine.timeout = 0.03
         unsettle(server, seed)
         calls: list[Callable[[], object]] = [
             lambda: client.publish("t", b"x"),
@@ -93,7 +94,8 @@ def test_the_asyncio_face_raises_only_what_it_promises(client: topicd.Client, se
     client.publish_many("t", [b"x"] * 5)
 
     async def main() -> None:
-        async with await topicd.aio.connect(server.path, timeout=0.03) as client:
+        async with await topicd.aio.connect(server.path, timeout=5) as client:
+            client._engine.timeout = 0.03
             unsettle(server, seed)
             for _ in range(3):
                 with contextlib.suppress(TopicdError):

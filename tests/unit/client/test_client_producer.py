@@ -212,6 +212,7 @@ def test_a_daemon_that_stays_away_fails_the_deliveries(server: FakeServer) -> No
         delivery = producer.send("t", b"x")
         assert isinstance(delivery.exception(5), ConnectionLost)
         server.listen()
+        producer._timeout = 5
         assert producer.send("t", b"y").result(5) == 1
         producer.close()
 
@@ -301,7 +302,8 @@ def test_a_refused_record_comes_out_of_drain_and_the_others_are_stored(
 
 
 def test_a_pipeline_gives_up_after_the_timeout(server: FakeServer) -> None:
-    with topicd.connect(server.path, timeout=0.1) as client:
+    with topicd.connect(server.path, timeout=5) as client:
+        client._engine.timeout = 0.1
         pipe = client.pipeline("t")
         server.silence()
         pipe.append(b"x")
