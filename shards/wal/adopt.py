@@ -47,14 +47,25 @@ def settle_tail(fs: Fs, directory: Path, seed: int) -> walfile.ShardEnd:
     return end
 
 
-def drop_adopted(shard: Shard, adopted: list[int]) -> None:
-    """Every delivery shard has absorbed what was replayed: the directories beyond the present number may go."""
-    for old in adopted:
+def drop_adopted(shard: Shard, adopted: list[int]) -> list[int]:
+    """Every delivery shard has absorbed what was replayed: the directories beyond the present number may go. Those
+    that are left, if the disk refuses."""
+    fs = shard.fs
+    for done, old in enumerate(adopted):
         directory = shard.data.wal_shard(old)
-        for name in shard.fs.listdir(directory):
-            shard.fs.unlink(directory / name, missing_ok=True)
-        shard.fs.rmdir(directory)
+        try:
+            for file in walfile.list_files(fs, directory):
+                # In the order of their LSNs, each for good before the next: the rest is never a log with a hole.
+                fs.unlink(file.path)
+                fs.sync_dir(directory)
+            for name in fs.listdir(directory):
+                fs.unlink(directory / name, missing_ok=True)
+            fs.rmdir(directory)
+        except OSError as exc:
+            log.warning("old WAL directory not dropped", extra={"directory": str(directory), "error": str(exc)})
+            return adopted[done:]
         log.info("old WAL directory dropped", extra={"directory": str(directory)})
+    return []
 
 
 def _drain(shard: Shard, old: OldInstance, index: int) -> None:

@@ -152,15 +152,26 @@ class Committer:
 
     def recycle_absorbed(self) -> int:
         """Give back finished files that every delivery shard has in its segments; how many."""
+        finished = self._log.finished_files()
+        given = self._recycle(finished)
+        for inlet in self._inlets:
+            inlet.ring.set_waiting_files(len(finished) - given)
+        return given
+
+    def _recycle(self, finished: list[WalFile]) -> int:
         absorbed = [i.ring.absorbed_pos for i in self._inlets]
         if any(position is None for position in absorbed):
             return 0
         given = 0
-        for file in self._log.finished_files():
+        for file in finished:
             ends = self._ends_of(file)
             if any(have is not None and have < end for have, end in zip(absorbed, ends, strict=True)):
                 break
-            self._log.recycle(file)
+            try:
+                self._log.recycle(file)
+            except OSError as exc:
+                log.warning("file not recycled", extra={"file": str(file.path), "error": str(exc)})
+                break
             self._finished.pop(file.first_lsn, None)
             given += 1
         return given
@@ -209,6 +220,8 @@ class Committer:
         if self._log.first_lsn != file:
             self._note_finished(file)
             self._note_synced_by_rotation()
+            # Under load a file is full long before the next tick; its successor shall be an old one.
+            self.recycle_absorbed()
         self._written_lsn = self._log.lsn
         self.groups += 1
         self.bytes += length + GROUP.size

@@ -124,8 +124,7 @@ class WalShard:
         if recycled:
             log.debug("files recycled", extra={"files": recycled})
         if self._adopted and all(ring.absorbed_pos is not None for ring in self._rings):
-            adopt.drop_adopted(self._shard, self._adopted)
-            self._adopted = []
+            self._adopted = adopt.drop_adopted(self._shard, self._adopted)
         self._publish_stats()
 
     def _publish_stats(self) -> None:

@@ -99,10 +99,13 @@ class Spares:
             wanted = len(self._ready) < KEPT and self._fs.size(path) == self._file_bytes
         if not wanted:
             self._fs.unlink(path, missing_ok=True)
+            self._fs.sync_dir(self._directory)
             return
         self._number += 1
         target = self._directory / paths.spare_file_name(self._number)
         self._fs.rename(path, target)
+        # Before the next one goes: files leave in the order of their LSNs, or the log would seem to have a hole.
+        self._fs.sync_dir(self._directory)
         self._adopt(target)
 
     def _adopt(self, path: Path) -> None:
