@@ -16,6 +16,7 @@ only grow; the body index is position % capacity. Each counter has a cache line 
    456  failed_errno     consumer
    464  failed_epoch     consumer   counts failures
    512  read_only        consumer   errno while the WAL shard cannot write at all, else 0
+   520  waiting_files    consumer   finished files that wait until every producer has absorbed them
    576  body
 """
 
@@ -40,6 +41,7 @@ _FAILED_POS = 448
 _FAILED_ERRNO = 456
 _FAILED_EPOCH = 464
 _READ_ONLY = 512
+_WAITING_FILES = 520
 BODY_AT = 576
 
 
@@ -106,6 +108,10 @@ class Ring:
     @property
     def read_only_errno(self) -> int:
         return core.load(self._memory, _READ_ONLY)
+
+    @property
+    def waiting_files(self) -> int:
+        return core.load(self._memory, _WAITING_FILES)
 
     @property
     def used(self) -> int:
@@ -181,3 +187,6 @@ class RingConsumer(Ring):
 
     def set_read_only(self, errno: int) -> None:
         core.store(self._memory, _READ_ONLY, errno)
+
+    def set_waiting_files(self, files: int) -> None:
+        core.store(self._memory, _WAITING_FILES, files)

@@ -23,6 +23,8 @@ from topicd.model import Durability
 
 log = logging.getLogger(__name__)
 
+_WAITING_FILES_MAX = 2
+
 Part = bytes | bytearray | memoryview
 _SYNC_PATIENCE_S = 2.0
 
@@ -190,6 +192,11 @@ class Outlet:
             self._push_backlog()
             self.flush()
         return told
+
+    @property
+    def wal_waits(self) -> bool:
+        """Does the WAL shard keep more finished files than it should, because some shard has not absorbed them?"""
+        return self._ring.waiting_files > _WAITING_FILES_MAX
 
     def set_absorbed(self, position: int | None) -> None:
         self._ring.set_absorbed(position)

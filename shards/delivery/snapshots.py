@@ -46,9 +46,12 @@ class Snapshots:
     def due(self) -> bool:
         if self.round is not None:
             return False
+        if len(self._marks) < 2 or self._reclaimer.urgent:
+            return True
+        # Two of them cover what is stored, or the WAL cannot forget it: also a quiet shard goes on until then.
+        behind = self.dirty or self._stored != self._marks[0]
         aged = self._actor.clock.monotonic() - self._taken_at >= self._actor.settings.snapshot_ms / 1000
-        moved = bool(self._marks) and self._stored != self._marks[-1]
-        return not self._marks or (aged and (self.dirty or moved)) or self._reclaimer.urgent
+        return behind and (aged or any(outlet.wal_waits for outlet in self._actor.outlets))
 
     @property
     def wal_is_long(self) -> bool:

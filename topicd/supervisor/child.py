@@ -14,6 +14,7 @@ from typing import Any
 from topicd.errors import FormatError
 from topicd.ipc.control import CONTROL_FD_ENV, DELIVERY, WAL, BootInfo, ControlChannel, process_name
 from topicd.ipc.stats import StatsPage
+from topicd.limits import MIB
 from topicd.supervisor.restarts import RestartPolicy
 from topicd.supervisor.states import CHILD_STATES, RUNNING, ChildState, Machine
 
@@ -24,6 +25,15 @@ COMMANDS: dict[str, list[str]] = {
 }
 # Until a process has published its first heartbeat it may still be loading its code.
 BOOT_GRACE_S = 30.0
+
+# Batches come and go by the megabyte: keep their memory instead of giving it back and faulting it in again. It is
+# bounded by what may be under way and by checkpoint_bytes.
+_MALLOC = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),
+    "MALLOC_TRIM_THRESHOLD_": str(128 * MIB),
+    "MALLOC_TOP_PAD_": str(MIB),
+}
 
 
 class Child:
@@ -77,7 +87,7 @@ class Child:
                 command,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), *fds],
-                env={**os.environ, CONTROL_FD_ENV: str(theirs.fileno())},
+                env={**_MALLOC, **os.environ, CONTROL_FD_ENV: str(theirs.fileno())},
                 # Out of reach of the terminal's Ctrl-C: the supervisor alone decides who stops when.
                 start_new_session=True,
             )
