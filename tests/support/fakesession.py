@@ -20,6 +20,7 @@ from topicd.ipc.protocol import (
     FETCHED,
     HEADER,
     LENGTH_FIELD,
+    PERFORMANCE,
     MessageFlag,
     Op,
     error_message,
@@ -198,6 +199,8 @@ class Session(asyncio.Protocol):
         self.server.moved(topic)
         answer_flags = int(MessageFlag.DEDUPED) if deduped else 0
         body = APPENDED.pack(first, stored, topic.head)
+        if flags & MessageFlag.PERFORMANCE:
+            body += PERFORMANCE.pack(1.5, 0.5, 1.0, 0, 0.0)
         return message(Op.APPEND | ANSWER, request.request_id, body, answer_flags)
 
     def fetch(self, request: Request, flags: int) -> bytes:

@@ -39,7 +39,7 @@ from topicd.client.topics import ConsumerInfo, Deleted, TopicInfo, TopicState, c
 from topicd.client.watch import OnGap, Watch
 from topicd.client.wire import checked_key, number
 from topicd.errors import InvalidRequest
-from topicd.ipc.protocol import Op
+from topicd.ipc.protocol import MessageFlag, Op
 from topicd.limits import KIB, LIST_PAGE_MAX, MIB
 from topicd.model import TopicConfig
 from topicd.paths import RunDir
@@ -115,12 +115,14 @@ class Client:
         *,
         tag: str | bytes | None = None,
         node: str | bytes | None = None,
+        performance: bool = False,
     ) -> Published:
         """Stores a list of bytes (fastest), text, JSON values, `Record`s or (data, tag, node, meta) tuples,
         in order.
 
-        Up to 10,000 records and 64 MiB are one batch: all of it is stored or nothing. Longer lists are
-        several.
+        Up to 10,000 records and 64 MiB are one batch: all of it is stored or nothing. Longer lists are several
+        batches; when one of them is refused, detail["stored"] of the error says how many records preceded it. With
+        `performance` the answer to a single batch says where the daemon's time went.
 
         >>> client.publish_many("orders", [b"a", b"b", b"c"]).count
         3
@@ -132,7 +134,8 @@ class Client:
         batches = encode_many(records, label(tag, "tag"), label(node, "node") or self._node, self._serialize)
         if len(batches) > 1:
             return publish_batches(self._engine, topic, batches)
-        answer = self._engine.append(topic, *batches[0])
+        flags = int(MessageFlag.PERFORMANCE) if performance else 0
+        answer = self._engine.append(topic, *batches[0], flags=flags)
         last_seq = answer.first_seq + answer.stored - 1
         return Published(answer.first_seq, last_seq, answer.stored, answer.deduped, answer.performance)
 

@@ -122,10 +122,17 @@ class Connection:
             raise
 
     def append(
-        self, topic_id: int, producer_id: int, number: int, count: int, frames: bytearray, key: bytes = b""
+        self,
+        topic_id: int,
+        producer_id: int,
+        number: int,
+        count: int,
+        frames: bytearray,
+        key: bytes = b"",
+        flags: int = 0,
     ) -> Appended:
         request_id = self._request_id = self._request_id % 0xFFFFFFFF + 1
-        head = append_head(request_id, topic_id, producer_id, number, count, len(frames), key)
+        head = append_head(request_id, topic_id, producer_id, number, count, len(frames), key, flags)
         try:
             if len(frames) <= JOIN_UP_TO:
                 self.sock.sendall(head + frames)

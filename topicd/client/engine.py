@@ -170,14 +170,14 @@ class Engine(Context):
 
     # ---- appends ----
 
-    def append(self, topic: str, frames: bytearray, count: int, key: bytes = b"") -> Appended:
+    def append(self, topic: str, frames: bytearray, count: int, key: bytes = b"", flags: int = 0) -> Appended:
         handle = self._handles.get(topic) or self.handle(topic)
         lane = self._lanes.take(handle.shard)
         repeated = _Repeated(self)
         try:
             while True:
                 try:
-                    return self._append(lane, handle, frames, count, key, repeated)
+                    return self._append(lane, handle, (frames, count, key, flags), repeated)
                 except TopicdError as error:
                     repeated.after(error, lane, handle)
                 handle = self.handle(topic)
@@ -191,17 +191,18 @@ class Engine(Context):
             self._lanes.give(lane)
 
     def _append(
-        self, lane: Lane, handle: Handle, frames: bytearray, count: int, key: bytes, repeated: _Repeated
+        self, lane: Lane, handle: Handle, batch: tuple[bytearray, int, bytes, int], repeated: _Repeated
     ) -> Appended:
+        frames, count, key, flags = batch
         connection = lane.connection
         if connection is None or connection.closed:
             connection = self._connection(lane, repeated.remaining())
         topic_id = handle.topic_id or self._open(connection, handle, create=True)
         if key:
             # The key alone makes a repetition harmless; a number would have to be spent in order.
-            return connection.append(topic_id, 0, 0, count, frames, key)
+            return connection.append(topic_id, 0, 0, count, frames, key, flags)
         batch_no = lane.numbers.get(topic_id, 1)
-        answer = connection.append(topic_id, lane.producer_id, batch_no, count, frames)
+        answer = connection.append(topic_id, lane.producer_id, batch_no, count, frames, b"", flags)
         lane.numbers[topic_id] = batch_no + 1
         return answer
 

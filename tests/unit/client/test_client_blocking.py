@@ -1,41 +1,21 @@
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 
 import topicd
-from tests.support.fakeserver import CUT, HALF, MUTE, FakeServer, Request
+from tests.support.fakeserver import FakeServer
 from topicd.errors import (
     BatchTooLarge,
     Conflict,
-    ConnectionLost,
-    FormatError,
     InvalidRequest,
-    NotReady,
     RecordTooLarge,
-    Throttled,
     TopicFull,
     TopicNotFound,
 )
 from topicd.ipc.protocol import Op
 from topicd.limits import MAX_BATCH_RECORDS, MAX_DATA_AND_META, MIB
-
-
-def first_time(op: int, fault: object) -> object:
-    """A fault that strikes the first request of that kind only."""
-    struck: list[Request] = []
-
-    def strike(request: Request) -> object:
-        if request.op == op and not struck:
-            struck.append(request)
-            return fault
-        return None
-
-    return strike
-
 
 # ---- writing ----
 
@@ -107,6 +87,31 @@ def test_publish_many_takes_any_mixture(client: topicd.Client) -> None:
         (None, "node", {"m": 1}),
         ("six", None, {}),
     ]
+
+
+def test_the_daemon_says_where_its_time_went_when_asked(client: topicd.Client) -> None:
+    assert client.publish_many("t", [b"x"]).performance is None
+    told = client.publish_many("t", [b"x"], performance=True)
+    assert told.first_seq == 2
+    assert told.performance == {
+        "server_total_ms": 1.5,
+        "wal_append_ms": 0.5,
+        "fsync_ms": 1.0,
+        "records_scanned": 0,
+        "throttle_wait_ms": 0.0,
+    }
+
+
+def test_columns_hold_what_records_hold(client: topicd.Client) -> None:
+    client.publish_many("t", [(b"a", "x", None, {"m": 1}), (b"bc", None, "n")])
+    batch = client.read("t")
+    columns = batch.columns()
+    assert (columns.count, columns.data, columns.tag, columns.node) == (2, b"abc", b"x", b"n")
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.Table.from_batches([batch.to_arrow()])
+    assert table.column("data").to_pylist() == [b"a", b"bc"]
+    assert table.column("tag").to_pylist() == ["x", None]
+    assert table.column("seq").to_pylist() == [1, 2]
 
 
 def test_long_lists_are_cut_at_the_limit_of_records(client: topicd.Client, server: FakeServer) -> None:
@@ -255,135 +260,3 @@ def test_state_configure_and_delete(client: topicd.Client) -> None:
 def test_ping_and_status(client: topicd.Client) -> None:
     assert client.ping() >= 0
     assert client.status() == {}
-
-
-# ---- trouble ----
-
-
-@pytest.mark.parametrize("fault", [CUT, MUTE, HALF])
-@pytest.mark.parametrize("op", [Op.HELLO, Op.OPEN, Op.APPEND])
-def test_a_cut_publish_is_repeated_and_stored_once(server: FakeServer, op: int, fault: str) -> None:
-    with topicd.connect(server.path, timeout=5) as client:
-        server.fault = first_time(op, fault)  # type: ignore[assignment]
-        assert client.publish("t", b"a") == 1
-        assert client.publish("t", b"b") == 2
-    assert server.payloads("t") == [b"a", b"b"]
-
-
-@pytest.mark.parametrize("fault", [CUT, MUTE, HALF])
-def test_a_cut_read_is_repeated(client: topicd.Client, server: FakeServer, fault: str) -> None:
-    client.publish("t", b"a")
-    server.fault = first_time(Op.FETCH, fault)  # type: ignore[assignment]
-    assert client.read("t").payloads() == [b"a"]
-
-
-@pytest.mark.parametrize("error", [NotReady("recovering"), Throttled("full", retry_after_ms=5)])
-def test_temporary_refusals_are_waited_out(client: topicd.Client, server: FakeServer, error: Exception) -> None:
-    server.fault = first_time(Op.APPEND, error)  # type: ignore[assignment]
-    assert client.publish("t", b"a") == 1
-
-
-def test_an_error_beyond_the_timeout_reaches_the_caller(server: FakeServer) -> None:
-    with topicd.connect(server.path, timeout=5) as client:
-        client.publish("t", b"before")
-        server.fault = lambda r: Throttled("full", limit="bytes") if r.op == Op.APPEND else None
-        client._engine.timeout = 0.05
-        with pytest.raises(Throttled, match="full"):
-            client.publish("t", b"a")
-        client._engine.timeout = 5
-        server.fault = lambda r: None
-        assert client.publish("t", b"b") == 2
-
-
-def test_numbers_of_an_unknown_outcome_are_never_used_for_other_data(server: FakeServer) -> None:
-    with topicd.connect(server.path, timeout=5) as client:
-        client.publish("t", b"first")
-        server.fault = lambda r: MUTE if r.op == Op.APPEND else None
-        client._engine.timeout = 0.05
-        with pytest.raises(ConnectionLost):
-            client.publish("t", b"perhaps")
-        client._engine.timeout = 5
-        server.fault = lambda r: None
-        assert client.publish("t", b"after") == 3
-    assert server.payloads("t") == [b"first", b"perhaps", b"after"]
-
-
-def test_a_restart_with_other_shards_is_followed(client: topicd.Client, server: FakeServer) -> None:
-    for n in range(10):
-        client.publish(f"t{n}", b"before")
-    for shards in (5, 1, 3):
-        server.restart(shards)
-        for n in range(10):
-            client.publish(f"t{n}", b"%d" % shards)
-    for n in range(10):
-        assert client.read(f"t{n}").payloads() == [b"before", b"5", b"1", b"3"]
-    assert len(list(client.topics())) == 10
-
-
-def test_a_daemon_that_forgot_the_producer_is_no_problem(client: topicd.Client, server: FakeServer) -> None:
-    client.publish("t", b"a")
-    client.publish("t", b"b")
-    server.topics["t"].producers.clear()
-    assert client.publish("t", b"c") == 3
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
-        b"\xff" * 100,
-        bytes(100),
-        b"\x06\x00\x00\x00\xa1\x00\x07\x00\x00\x00",
-        b"\x0a\x00\x00\x00\xff\x00\x00\x00\x00\x00\xc1\xc1\xc1\xc1",
-    ],
-)
-@pytest.mark.parametrize("op", [Op.APPEND, Op.FETCH, Op.STATE, Op.OPEN])
-def test_hostile_bytes_are_a_clear_error(client: topicd.Client, server: FakeServer, garbage: bytes, op: int) -> None:
-    client.publish("known", b"x")
-    server.fault = lambda r: garbage if r.op == op else None
-    name = "known" if op != Op.OPEN else "unknown"
-    calls: dict[int, Callable[[], object]] = {
-        Op.APPEND: lambda: client.publish(name, b"y"),
-        Op.FETCH: lambda: client.read(name),
-        Op.STATE: lambda: client.state(name),
-        Op.OPEN: lambda: client.publish(name, b"y"),
-    }
-    with pytest.raises((FormatError, ConnectionLost)):
-        calls[op]()
-    server.fault = lambda r: None
-    assert client.read("known").payloads() == [b"x"]
-
-
-def test_frames_that_are_malformed_are_a_clear_error(client: topicd.Client, server: FakeServer) -> None:
-    client.publish("t", b"x" * 100)
-    stored = server.topics["t"].records[0]
-    server.topics["t"].records[0] = stored._replace(frame=stored.frame[:20] + b"\xff" * 100)
-    with pytest.raises(FormatError, match="malformed"):
-        client.read("t").payloads()
-
-
-def test_threads_publish_side_by_side_without_losing_anything(client: topicd.Client, server: FakeServer) -> None:
-    def work(n: int) -> None:
-        for i in range(50):
-            client.publish("t", b"%d-%d" % (n, i))
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    stored = server.payloads("t")
-    assert len(stored) == len(set(stored)) == 400
-    for n in range(8):
-        mine = [p for p in stored if p.startswith(b"%d-" % n)]
-        assert mine == [b"%d-%d" % (n, i) for i in range(50)]
-
-
-def test_a_closed_client_says_so(server: FakeServer) -> None:
-    client = topicd.connect(server.path)
-    client.publish("t", b"x")
-    client.close()
-    client.close()
-    for call in (lambda: client.publish("t", b"x"), lambda: client.read("t"), lambda: client.watch("t")):
-        with pytest.raises(InvalidRequest, match="closed"):
-            call()
