@@ -84,6 +84,12 @@ class ControlEntry(Entry):
             self._undo(error)
 
 
+class _Again(Entry):
+    """What readers may have seen and the disk did not keep, on its way once more."""
+
+    __slots__ = ()
+
+
 class _Waiting:
     """An entry for which the ring has no room, or room for some of its parts only."""
 
@@ -288,6 +294,7 @@ class Outlet:
         lost = [*self._synced_queue, *self._written_queue, *(w.entry for w in self._backlog)]
         unreleased = {id(entry) for entry in self._written_queue}
         seen = [(end, parts) for end, parts in self._visible if end > position]
+        waiting = [waiting.parts for waiting in self._backlog if isinstance(waiting.entry, _Again)]
         ends = {entry.ring_end for entry in self._written_queue if id(entry) in unreleased}
         self._synced_queue.clear()
         self._written_queue.clear()
@@ -303,9 +310,8 @@ class Outlet:
             entry.failed(error)
         resync = control_frame(FrameType.RESYNC, 0, 0, 0, {"epoch": epoch})
         self.submit([resync], len(resync), Entry(Need.PLACED))
-        for end, parts in seen:
-            if end not in ends:
-                self.submit(parts, sum(len(part) for part in parts), Entry(Need.PLACED))
+        for parts in [*(parts for end, parts in seen if end not in ends), *waiting]:
+            self.submit(parts, sum(len(part) for part in parts), _Again(Need.PLACED))
         self.flush()
 
 

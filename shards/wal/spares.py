@@ -82,8 +82,14 @@ class Spares:
         up_to = min(up_to, prepared.size)
         with self._changed:
             self._changed.wait_for(lambda: prepared.filled_to >= up_to or prepared.error or self._stopping)
-            if prepared.error is not None:
-                raise prepared.error
+            if prepared.error is None:
+                return
+            error = prepared.error
+            if self._filling is None:
+                # Space may return: the next attempt finds it filled further, or fails anew.
+                prepared.error, self._filling = None, prepared
+                self._changed.notify_all()
+            raise error
 
     def release(self, prepared: Prepared) -> None:
         """Close a file that was taken; it is filled no further."""
