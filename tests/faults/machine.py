@@ -137,6 +137,11 @@ class Machine:
         self.settle()
         return self
 
+    def open_when(self, disk: Any, room: int) -> Machine:
+        """On a disk that has so much room, whatever is on it."""
+        disk.capacity = sum(len(content) for content in disk.files().values()) + room
+        return self.open()
+
     def start_wal(self, index: int) -> WalShard:
         """Also the successor of one that was killed."""
         wal = WalShard(self._shard(WAL, index))
