@@ -87,6 +87,12 @@ class Appender:
                 limit="max_inflight_bytes",
                 retry_after_ms=_RETRY_MS,
             )
+        if actor.checkpointer.full:
+            raise Throttled(
+                "the disk does not keep up: too much waits in memory for its checkpoint",
+                limit="checkpoint_bytes",
+                retry_after_ms=100,
+            )
         total = actor.total_bytes_share
         if total is not None and actor.total_bytes() + size > total:
             raise Throttled(

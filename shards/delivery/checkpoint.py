@@ -25,6 +25,7 @@ from topicd.shards.storage.ranges import Ranges
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
     from topicd.shards.delivery.outlet import Outlet
+    from topicd.shards.delivery.session import Session
     from topicd.shards.delivery.tail import Blob
     from topicd.shards.delivery.topic import Topic
 
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
 _RELIEF = 4  # times checkpoint_bytes may be replayed before it has to go to disk: serving again comes first
+_BEHIND = 4  # times checkpoint_bytes in memory: writers wait
+_FULL = 8  # times checkpoint_bytes in memory: writers are refused
 
 
 @dataclass
@@ -62,6 +65,7 @@ class Checkpointer:
         self._round: asyncio.Future[None] | None = None
         self._total_bytes = 0
         self._opened = False
+        self.waiting: set[Session] = set()  # writers that are not read from until memory is free again
         self.checkpoints = 0
         self.failures = 0
 
@@ -108,6 +112,21 @@ class Checkpointer:
                 self._pool.submit(self.reclaimer.remove_topic, topic_id)
             else:
                 self.reclaimer.remove_topic(topic_id)
+
+    @property
+    def behind(self) -> bool:
+        """More is in memory than the disk keeps up with."""
+        return self._tail_bytes > _BEHIND * self._actor.settings.checkpoint_bytes
+
+    @property
+    def full(self) -> bool:
+        return self._tail_bytes > _FULL * self._actor.settings.checkpoint_bytes
+
+    def _wake_writers(self) -> None:
+        if not self.behind:
+            waiting, self.waiting = self.waiting, set()
+            for session in waiting:
+                self._actor.loop.call_soon(session.go_on)
 
     def total_bytes(self) -> int:
         return self._total_bytes
@@ -207,6 +226,7 @@ class Checkpointer:
         finally:
             self._round = None
         self._remove_doomed()
+        self._wake_writers()
         if not ok:
             self.failures += 1
         if self._dirty or self._unmarked:

@@ -108,6 +108,7 @@ class Session(asyncio.BufferedProtocol):
             subscription.close()
         self.subscriptions.clear()
         self.actor.sessions.discard(self)
+        self.actor.checkpointer.waiting.discard(self)
 
     def pause_writing(self) -> None:
         # The peer does not read: take no more requests from it, push nothing more to it.
@@ -160,9 +161,10 @@ class Session(asyncio.BufferedProtocol):
         if not self._held and self._transport is not None:
             self._held = True
             self._transport.pause_reading()
-            self.actor.loop.call_soon(self._go_on)
+            self.actor.loop.call_soon(self.go_on)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """What it was held for is over."""
         self._held = False
         if self._paused or self._transport is None or self._transport.is_closing():
             return
@@ -212,6 +214,10 @@ class Session(asyncio.BufferedProtocol):
             body.release()
             start = following
             if self._transport is None:
+                return
+            if self._held:
+                self._start = start
+                self.waiting_since = 0.0
                 return
             # Appends are cheap and bounded by what may be under way; anything else may read megabytes.
             if op != OP_APPEND and start < end and (time.monotonic() >= until or self.write_blocked):
@@ -273,6 +279,15 @@ class Session(asyncio.BufferedProtocol):
         except TopicdError:
             self.in_flight -= 1
             raise
+        if self.actor.checkpointer.behind:
+            self._wait_for_checkpoint()
+
+    def _wait_for_checkpoint(self) -> None:
+        """The disk does not keep up with this writer: read nothing more from it until memory is free again."""
+        if not self._held and self._transport is not None:
+            self._held = True
+            self._transport.pause_reading()
+            self.actor.checkpointer.waiting.add(self)
 
     def _check_write(self, body: memoryview) -> None:
         topic = self.actor.topics.by_id.get(int.from_bytes(body[:8], "little"))

@@ -82,14 +82,8 @@ class Spares:
         up_to = min(up_to, prepared.size)
         with self._changed:
             self._changed.wait_for(lambda: prepared.filled_to >= up_to or prepared.error or self._stopping)
-            if prepared.error is None:
-                return
-            error = prepared.error
-            if self._filling is None:
-                # Space may return: the next attempt finds it filled further, or fails anew.
-                prepared.error, self._filling = None, prepared
-                self._changed.notify_all()
-            raise error
+            if prepared.error is not None:
+                raise prepared.error
 
     def release(self, prepared: Prepared) -> None:
         """Close a file that was taken; it is filled no further."""
@@ -173,6 +167,7 @@ class Spares:
     def _note_failure(self, prepared: Prepared, exc: OSError) -> None:
         with self._changed:
             prepared.error = exc
+            prepared.size = prepared.filled_to  # it ends here; what does not fit goes to the next file
             self._filling = None
             if prepared in self._ready:
                 self._ready.remove(prepared)
