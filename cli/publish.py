@@ -133,7 +133,7 @@ def _publish_all(
         try:
             for records, consumed in _with_meta(chunks, meta):
                 for piece in pieces(records, most, most_bytes, beside):
-                    done = client.publish_many(topic, piece, **labels)
+                    done = client.publish_many(topic, piece, tag=labels["tag"], node=labels["node"])
                     first, last, stored = first or done.first_seq, done.last_seq, stored + done.count
                 bar.advance(consumed, f"{stored:,} records")
         except (TopicdError, CliError) as exc:

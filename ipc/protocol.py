@@ -208,9 +208,7 @@ class MessageReader:
         bulk = op in BULK_OPS
         allowed = self._max_bulk if bulk else self._max_control
         if not MIN_LENGTH <= length <= allowed:
-            raise InvalidRequest(
-                f"message length {length} for op 0x{op:02x} is outside {MIN_LENGTH} to {allowed}"
-            )
+            raise InvalidRequest(f"message length {length} for op 0x{op:02x} is outside {MIN_LENGTH} to {allowed}")
 
 
 BULK_OPS = frozenset({Op.APPEND, Op.FETCH | ANSWER, Op.PUSH, Op.LIST | ANSWER, Op.SEGMENTS | ANSWER})

@@ -73,9 +73,7 @@ def attach(name: str, kind: RegionKind, instance: str) -> Region:
     try:
         shm = posix_ipc.SharedMemory(name)
     except posix_ipc.ExistentialError:
-        raise FormatError(
-            f"shared memory {name} does not exist; is the supervisor that made it gone?"
-        ) from None
+        raise FormatError(f"shared memory {name} does not exist; is the supervisor that made it gone?") from None
     try:
         size = os.fstat(shm.fd).st_size
         if size < BODY_AT:
@@ -86,9 +84,7 @@ def attach(name: str, kind: RegionKind, instance: str) -> Region:
     magic, version, found_kind, body_len, found_instance = HEADER.unpack_from(memory, 0)
     wanted = (MAGIC, VERSION, int(kind), size - BODY_AT, instance)
     found = (magic, version, found_kind, body_len, found_instance.rstrip(b"\0").decode("ascii", "replace"))
-    for label, want, have in zip(
-        ("magic", "version", "kind", "size", "instance"), wanted, found, strict=True
-    ):
+    for label, want, have in zip(("magic", "version", "kind", "size", "instance"), wanted, found, strict=True):
         if want != have:
             memory.close()
             raise FormatError(f"shared memory {name}: {label} is {have!r}, expected {want!r}")

@@ -17,9 +17,7 @@ _HEAD = struct.Struct("<QIIQ")
 _SUMMED = struct.Struct("<QI")
 
 
-def create(
-    name: str, payload_max: int, instance: str, kind: shm.RegionKind = shm.RegionKind.SLOTS
-) -> shm.Region:
+def create(name: str, payload_max: int, instance: str, kind: shm.RegionKind = shm.RegionKind.SLOTS) -> shm.Region:
     slot = (_HEAD.size + payload_max + 63) // 64 * 64
     return shm.create(name, kind, 2 * slot, instance)
 
@@ -46,9 +44,7 @@ class Slots:
         summed = core.xxh3_64(_SUMMED.pack(number, len(payload)) + payload)
         at = self._first if number % 2 == 0 else self._first + self._size
         # The slot of the previous value stays untouched: a reader always finds one whole slot.
-        self._memory[at : at + _HEAD.size + len(payload)] = (
-            _HEAD.pack(number, len(payload), 0, summed) + payload
-        )
+        self._memory[at : at + _HEAD.size + len(payload)] = _HEAD.pack(number, len(payload), 0, summed) + payload
         self._number = number
 
     def read(self) -> bytes | None:

@@ -129,9 +129,7 @@ class LogReader:
                 handle.close()
             yield from self._file_chunks(file, view, limit_lsn, last=limit_lsn is None)
 
-    def _file_chunks(
-        self, file: WalFile, view: memoryview, limit_lsn: int | None, *, last: bool
-    ) -> Iterator[Chunk]:
+    def _file_chunks(self, file: WalFile, view: memoryview, limit_lsn: int | None, *, last: bool) -> Iterator[Chunk]:
         limit = len(view) if limit_lsn is None else min(len(view), limit_lsn - file.first_lsn)
         if self._up_to is not None:
             limit = min(limit, self._up_to - file.first_lsn)

@@ -101,8 +101,6 @@ def _drain(shard: Shard, old: OldInstance, index: int) -> None:
         ring.close()
     state_page.close()
     if committer.read_only_errno:
-        raise OSError(
-            committer.read_only_errno, "the rings of the killed run could not be written to the WAL"
-        )
+        raise OSError(committer.read_only_errno, "the rings of the killed run could not be written to the WAL")
     if left:
         log.info("rings of the killed run drained", extra={"shard": index, "bytes": left})

@@ -45,9 +45,7 @@ class _Take(NamedTuple):
 
 
 class Committer:
-    def __init__(
-        self, wal: WalLog, state: Slots, clock: Clock, inlets: list[Inlet], disk_sync_s: float
-    ) -> None:
+    def __init__(self, wal: WalLog, state: Slots, clock: Clock, inlets: list[Inlet], disk_sync_s: float) -> None:
         self._log = wal
         self._state = state
         self._clock = clock
@@ -111,9 +109,7 @@ class Committer:
         """Is there something a turn would do now? Asked after announcing sleep."""
         if self.read_only_errno:
             return False
-        return (
-            any(i.ring.head > i.written and not self._is_void(i) for i in self._inlets) or self._sync_wanted()
-        )
+        return any(i.ring.head > i.written and not self._is_void(i) for i in self._inlets) or self._sync_wanted()
 
     def next_deadline(self) -> float | None:
         """Seconds until a turn is due without anybody ringing."""
@@ -311,10 +307,7 @@ class Committer:
 
     def _try_unlatch(self) -> bool:
         """Prove that the disk takes writes again: an empty group, synced, in a place nobody relies on."""
-        if (
-            self._latched_since is not None
-            and self._clock.monotonic() - self._latched_since < _RETRY_LATCHED_S
-        ):
+        if self._latched_since is not None and self._clock.monotonic() - self._latched_since < _RETRY_LATCHED_S:
             return False
         before = self._log.lsn
         file = self._log.first_lsn
