@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from topicd._native.interface import Buffer
 from topicd.errors import InvalidRequest, StorageCorrupt
 from topicd.frames import core
-from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, MAX_NODE
+from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB, MAX_NODE
 from topicd.model import GapReason, TagMatch, Tombstone
 from topicd.shards.delivery.metadata_only import without_data
 from topicd.shards.storage.ranges import Ranges
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 # A filter that matches nothing must not keep the shard from its other work.
 _EXAMINE_BYTES = FETCH_BYTES_MAX
+# Where few records pass, so many are looked at together.
+_FILTERED = 1_024
+_FILTERED_BYTES = 256 * KIB
 _NODES_MAX = 256
 
 
@@ -91,7 +94,10 @@ class Reader:
         while position < stop and answer.count < limit and answer.bytes < max_bytes and scanned < _EXAMINE_BYTES:
             room = max_bytes - answer.bytes
             plain = chosen.match is None and not nodes
-            chunk = self._chunk(topic, position + 1, stop, limit - answer.count, room if plain else _EXAMINE_BYTES)
+            if plain:
+                chunk = self._chunk(topic, position + 1, stop, limit - answer.count, room)
+            else:
+                chunk = self._chunk(topic, position + 1, stop, max(limit - answer.count, _FILTERED), _FILTERED_BYTES)
             if chunk is None:
                 position = stop
                 break
@@ -103,12 +109,10 @@ class Reader:
                 answer.examined += chunk.frames
                 position = chunk.last
                 continue
-            before = answer.count
-            position = self._take_selected(answer, chunk, position, stop, limit, max_bytes, chosen, nodes)
-            if answer.count == before and answer.count and position < chunk.last:
-                break  # the next record does not fit any more
-            if chunk.frames == 0 or (answer.count == before and position < chunk.last):
-                position = chunk.last
+            position, full = self._take_selected(answer, chunk, position, stop, limit, max_bytes, chosen, nodes)
+            if full:
+                break
+            position = chunk.last
         answer.next_from = max(position, from_seq)
         if chosen.metadata_only:
             answer.parts = [without_data(part) for part in answer.parts]
@@ -263,7 +267,8 @@ class Reader:
         max_bytes: int,
         chosen: ReadFilter,
         nodes: tuple[bytes, ...],
-    ) -> int:
+    ) -> tuple[int, bool]:
+        """The last seq examined, and whether the next record that passes does not fit any more."""
         match = chosen.match
         room = max_bytes - answer.bytes
         found = core.select_frames(
@@ -282,7 +287,7 @@ class Reader:
         )
         chosen_bytes = sum(end - start for start, end in found.ranges)
         if answer.count and chosen_bytes > room:
-            return position
+            return position, True
         self._take(answer, chunk.data, found.ranges, found.count)
         answer.examined += found.examined
-        return max(position, found.last_seq)
+        return max(position, found.last_seq), found.end < chunk.end
