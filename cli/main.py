@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
+from topicd import __version__
 from topicd.cli.app import App, shared_options
 from topicd.cli.exits import CliError, Exit, as_cli_error
 from topicd.cli.groups import Group, Lazy
@@ -46,7 +47,7 @@ def root_command() -> Group:
     return Group(
         "topicctl",
         lazy=VERBS,
-        params=[*shared_options(online=True)],
+        params=[*shared_options(online=True), _version_option()],
         callback=_root,
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -54,6 +55,16 @@ def root_command() -> Group:
         epilog="`topicctl COMMAND --help` has examples. Exit codes: 0 ok, 1 failed or damage, 2 usage, "
         "3 no daemon, 4 not found, 5 refused, 6 try again.",
     )
+
+
+def _version_option() -> click.Option:
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            click.echo(f"topicctl {__version__}")
+            ctx.exit()
+
+    text = "Print the version."
+    return click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=show, help=text)
 
 
 @click.pass_context

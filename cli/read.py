@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topicd.cli.app import App, pass_app, verb
+from topicd.cli.exits import CliError, exit_of, hint_of
 from topicd.cli.names import complete_topics, known_topic
 from topicd.cli.places import PLACE, RULE
+from topicd.errors import StorageCorrupt
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
 
 if TYPE_CHECKING:
@@ -127,7 +129,10 @@ class Reader:
         left = limit
         while left != 0:
             wanted = FETCH_RECORDS_MAX if left is None else min(left, FETCH_RECORDS_MAX)
-            batch = self._client.read(self._topic, at, limit=wanted, max_bytes=FETCH_BYTES_MAX, **given)
+            try:
+                batch = self._client.read(self._topic, at, limit=wanted, max_bytes=FETCH_BYTES_MAX, **given)
+            except StorageCorrupt as exc:
+                raise damaged(exc) from exc
             given = {**self._filters, "epoch": batch.topic_id}
             end = batch.head_seq if end is None else end
             quiet = quiet_gap and batch.gap is not None and batch.gap.first_seq <= 1
@@ -140,6 +145,13 @@ class Reader:
             if batch.caught_up or at >= end:
                 break
         return at, left
+
+
+def damaged(error: StorageCorrupt) -> CliError:
+    """Says how to get past it."""
+    last = error.detail.get("last_seq")
+    behind = f"`--from {last}` reads on behind it; " if isinstance(last, int) else ""
+    return CliError(error.message, exit_of(error), behind + hint_of(error))
 
 
 def follow_on(events: Any, printer: RecordPrinter, limit: int | None) -> None:

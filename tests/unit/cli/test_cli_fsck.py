@@ -14,6 +14,7 @@ from click.testing import Result
 from tests.unit.cli.datadir import Built, create_frame, frames
 from tests.unit.cli.kit import run
 from topicd.frames import core
+from topicd.model import TagMatch
 from topicd.shards.storage import tags
 from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.reader import SegmentReader
@@ -139,6 +140,13 @@ def test_after_a_repair_there_is_nothing_to_repair(stored: Built, kind: str) -> 
     assert done.exit_code == 0
 
 
+def test_deleted_records_stay_out_of_a_rebuilt_tag_table(stored: Built) -> None:
+    flip(part(stored, 1, "tags"), 20)
+    fsck(stored, "--repair")
+    table = tags.TagTable(stored.fs, stored.data.topic(TOPIC), 1).open()
+    assert table.find(TagMatch(b"t")) == [seq for seq in range(1, 51) if seq not in (3, 4, 9)]
+
+
 def test_unreadable_bytes_are_in_quarantine(stored: Built) -> None:
     data = part(stored, 51, "data")
     stored.damage_record(data, b"record 77")
@@ -221,6 +229,18 @@ def test_what_a_crash_leaves_is_no_damage(stored: Built) -> None:
     notes = " | ".join(finding["what"] for finding in findings(done, "note"))
     for said in ("bytes of a torn tail", "bytes of a torn mark", "torn tail behind LSN", "a deleted topic"):
         assert said in notes
+
+
+def test_writes_that_were_never_synced_may_be_damaged(stored: Built) -> None:
+    index = part(stored, 101, "idx")
+    index.write_bytes(index.read_bytes()[: 10 * 20])  # it is written after the data was synced
+    stored.damage_record(part(stored, 101, "data"), b"record 115")
+    done = fsck(stored, "--json")
+    assert done.exit_code == 0
+    assert "unsynced writes arrived out of order" in findings(done, "note")[0]["what"]
+    stored.damage_record(part(stored, 101, "data"), b"record 105")
+    damaged = fsck(stored, "--json")
+    assert [(f["first_seq"], f["last_seq"]) for f in findings(damaged)] == [(105, 105)]
 
 
 def test_a_missing_data_file_is_told_and_cannot_be_mended(stored: Built) -> None:

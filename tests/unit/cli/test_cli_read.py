@@ -10,9 +10,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import topicd
-from tests.support.fakeserver import FakeServer
+from tests.support.fakeserver import FakeServer, Request
 from tests.unit.cli.kit import Ctl
 from topicd.cli.watch import simplified
+from topicd.errors import StorageCorrupt, TopicdError
+from topicd.ipc.protocol import Op
 
 
 @pytest.fixture
@@ -124,16 +126,31 @@ def test_who_asks_for_the_earliest_misses_nothing(ctl: Ctl, client: topicd.Clien
     assert ctl("read", "t", "--data").stderr == ""
 
 
-def test_reading_stops_at_what_was_there_at_the_start(ctl: Ctl, client: topicd.Client, server: FakeServer) -> None:
+def test_reading_stops_at_what_was_there_at_the_start(
+    ctl: Ctl, client: topicd.Client, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that is faster than the terminal must not keep it busy for ever."""
+    monkeypatch.setattr("topicd.cli.read.FETCH_RECORDS_MAX", 7)
     client.publish_many("t", [b"x"] * 20)
-    pages = iter(range(100))
+    heads: list[int] = []
 
-    def busy(request: object) -> None:
-        if next(pages) < 50:
+    def busy(request: Request) -> None:
+        if request.op == Op.FETCH:
             server.topics["t"]._store(bytearray(_frame()), 1)
+            heads.append(server.topics["t"].head)
 
-    server.fault = busy  # type: ignore[assignment]
-    assert len(ctl("read", "t", "--data").stdout.splitlines()) <= 25
+    server.fault = busy
+    assert seqs(ctl("read", "t", "--json").stdout) == list(range(1, 22))
+    assert heads == [21, 22, 23], "the newer ones were there, and one page had them"
+
+
+def test_damage_says_how_to_read_on(ctl: Ctl, orders: topicd.Client, server: FakeServer) -> None:
+    def rotten(request: Request) -> TopicdError | None:
+        return StorageCorrupt("records 3..5 rot", first_seq=3, last_seq=5) if request.op == Op.FETCH else None
+
+    server.fault = rotten
+    done = ctl("read", "orders")
+    assert done.exit_code == 1 and "`--from 5` reads on behind it" in done.stderr and "fsck" in done.stderr
 
 
 def _frame() -> bytes:

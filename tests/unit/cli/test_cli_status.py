@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import topicd
 from tests.support.fakeserver import FakeServer
 from tests.unit.cli.kit import Ctl, answer_status
 from tests.unit.cli.samples import dlv, process, status, troubled, wal
@@ -59,6 +60,7 @@ def test_ping(ctl: Ctl) -> None:
 def test_version_needs_no_daemon(ctl: Ctl, server: FakeServer) -> None:
     server.silence()
     assert ctl("version").stdout.startswith("topicctl 0.")
+    assert ctl("--version").stdout == f"topicctl {topicd.__version__}\n"
     assert json.loads(ctl("version", "--json").stdout)["core"]
 
 
