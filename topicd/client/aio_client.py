@@ -19,6 +19,7 @@ from topicd.client.batch import ReadResult
 from topicd.client.bulk import published
 from topicd.client.directory import SUPERVISOR
 from topicd.client.engine import find_daemon
+from topicd.client.lanes import new_producer_id
 from topicd.client.records import Published
 from topicd.client.remote import TOKEN_ENV, with_ca_file
 from topicd.client.serial import Match, Serializer, Start, encode_many, encode_one, label
@@ -101,8 +102,11 @@ class AsyncClient:
         return self._engine.append(topic, frames, 1).future
 
     async def _publish_keyed(self, topic: str, frames: bytearray, key: bytes) -> int:
+        # Keys are forgotten when the daemon restarts, numbers are not. An id for this record alone needs no order.
+        producer_id = new_producer_id()
+
         def body(topic_id: int) -> bytes:
-            return APPEND.pack(topic_id, 0, 0, 1) + len(key).to_bytes(2, "little") + key + frames
+            return APPEND.pack(topic_id, producer_id, 1, 1) + len(key).to_bytes(2, "little") + key + frames
 
         flags, raw = await self._engine.with_topic(topic, Op.APPEND, body, flags=int(MessageFlag.KEY), create=True)
         return parse_ack(flags, raw, 0, len(raw)).first_seq

@@ -198,11 +198,11 @@ class Engine(Context):
         if connection is None or connection.closed:
             connection = self._connection(lane, repeated.remaining())
         topic_id = handle.topic_id or self._open(connection, handle, create=True)
-        if key:
-            # The key alone makes a repetition harmless; a number would have to be spent in order.
-            return connection.append(topic_id, 0, 0, count, frames, key, flags)
         batch_no = lane.numbers.get(topic_id, 1)
-        answer = connection.append(topic_id, lane.producer_id, batch_no, count, frames, b"", flags)
+        # Keys are forgotten when the daemon restarts, numbers are not: our own repetitions need the number as well.
+        answer = connection.append(topic_id, lane.producer_id, batch_no, count, frames, key, flags)
+        # A key known from elsewhere leaves the number unused; the daemon then says which it expects. Using a number
+        # twice would lose a record, skipping one costs a round trip.
         lane.numbers[topic_id] = batch_no + 1
         return answer
 

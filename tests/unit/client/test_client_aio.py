@@ -131,6 +131,22 @@ def test_a_cut_at_any_point_neither_loses_nor_doubles(run: Run[Any], server: Fak
     assert server.payloads("t") == numbers(30)
 
 
+def test_a_keyed_publish_is_stored_once_by_a_daemon_that_forgets_keys(run: Run[Any], server: FakeServer) -> None:
+    struck = nth(Op.APPEND, 1, MUTE)
+
+    def forgets(request: Request) -> TopicdError | str | bytes | None:
+        if request.op == Op.APPEND and "t" in server.topics:
+            server.topics["t"].keys.clear()
+        return struck(request)
+
+    async def work(client: topicd.aio.AsyncClient) -> None:
+        server.fault = forgets
+        assert await client.publish("t", b"x", key="k") == 1
+
+    run(work)
+    assert server.payloads("t") == [b"x"]
+
+
 def test_refusals(run: Run[Any], server: FakeServer) -> None:
     async def work(client: topicd.aio.AsyncClient) -> None:
         server.fault = nth(Op.APPEND, 3, Throttled("full", retry_after_ms=1))

@@ -36,6 +36,30 @@ def test_a_cut_publish_is_repeated_and_stored_once(server: FakeServer, op: int, 
     assert server.payloads("t") == [b"a", b"b"]
 
 
+def test_a_keyed_publish_is_stored_once_by_a_daemon_that_forgets_keys(
+    client: topicd.Client, server: FakeServer
+) -> None:
+    struck = first_time(Op.APPEND, MUTE)
+
+    def forgets(request: Request) -> object:
+        if request.op == Op.APPEND and "t" in server.topics:
+            server.topics["t"].keys.clear()
+        return struck(request)  # type: ignore[operator]
+
+    server.fault = forgets  # type: ignore[assignment]
+    assert client.publish("t", b"x", key="k") == 1
+    assert server.payloads("t") == [b"x"]
+
+
+def test_a_key_used_by_somebody_else_does_not_confuse_the_numbers(client: topicd.Client, server: FakeServer) -> None:
+    with topicd.connect(server.path, timeout=5) as other:
+        other.publish("t", b"theirs", key="k")
+    client.publish("t", b"1")
+    assert client.publish("t", b"again", key="k") == 1
+    assert [client.publish("t", b"2"), client.publish("t", b"3", key="new")] == [3, 4]
+    assert server.payloads("t") == [b"theirs", b"1", b"2", b"3"]
+
+
 @pytest.mark.parametrize("fault", [CUT, MUTE, HALF])
 def test_a_cut_read_is_repeated(client: topicd.Client, server: FakeServer, fault: str) -> None:
     client.publish("t", b"a")
