@@ -127,6 +127,11 @@ PERFORMANCE = struct.Struct(
 )
 
 
+# Of an array or a map in a body, more than any has. Arrays are allocated before their items come, at every level: a
+# kilobyte of nested lies must not cost a gigabyte.
+MAX_ITEMS = 1_024
+
+
 class Message(NamedTuple):
     op: int
     flags: int
@@ -158,7 +163,9 @@ def error_message(request_id: int, error: TopicdError) -> bytes:
 def unpack_map(body: bytes | memoryview) -> dict[str, Any]:
     """The msgpack map of a body; anything else is the sender's error."""
     try:
-        found = msgpack.unpackb(body, raw=False, strict_map_key=True)
+        found = msgpack.unpackb(
+            body, raw=False, strict_map_key=True, max_array_len=MAX_ITEMS, max_map_len=MAX_ITEMS, max_ext_len=64
+        )
     except Exception as exc:
         raise InvalidRequest(f"body is not a msgpack map: {exc}") from None
     if not isinstance(found, dict):
@@ -211,4 +218,6 @@ class MessageReader:
             raise InvalidRequest(f"message length {length} for op 0x{op:02x} is outside {MIN_LENGTH} to {allowed}")
 
 
-BULK_OPS = frozenset({Op.APPEND, Op.FETCH | ANSWER, Op.PUSH, Op.LIST | ANSWER, Op.SEGMENTS | ANSWER})
+BULK_OPS = frozenset(
+    {Op.APPEND, Op.FETCH | ANSWER, Op.PUSH, Op.LIST | ANSWER, Op.SUBSCRIBE | ANSWER, Op.SEGMENTS | ANSWER}
+)
