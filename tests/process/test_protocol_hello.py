@@ -12,6 +12,7 @@ import pytest
 
 from tests.process.conftest import SETTINGS as SHARED
 from tests.process.conftest import SHARDS, Served
+from tests.process.procstat import pss_bytes
 from tests.process.wire import Reply, Wire, packed
 from tests.support.daemon import Daemon, wait_until
 from topicd import limits
@@ -102,6 +103,17 @@ def test_the_request_id_is_repeated(served: Served, role: str, request_id: int) 
     wire = greet(served, role)
     wire.send_raw(packed(Op.PING, request_id, {}))
     assert wire.receive()[:3] == (Op.PING | ANSWER, 0, request_id)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("unit", [b"\x91", b"\xdd\x00\x00\xff\xff", b"\xdf\x00\x00\xff\xff", b"\x81\xa1k"])
+def test_nested_lies_about_sizes_cost_nothing(served: Served, role: str, unit: bytes) -> None:
+    wire = greet(served, role)
+    name = "supervisor" if role == "supervisor" else "dlv-00"
+    before = pss_bytes(served.daemon.pids()[name])
+    for _ in range(5):
+        assert refusal(wire.wait(wire.send(Op.HELLO, unit * 10_000))).code == "invalid_request"
+    assert pss_bytes(served.daemon.pids()[name]) - before < 16 * limits.MIB
 
 
 # ---- cutting ----

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.process.conftest import SHARDS, Served
 from tests.process.wire import Fetched, Wire, batch
-from tests.support.daemon import wait_until
+from tests.support.daemon import Daemon, wait_until
 from topicd import limits
 from topicd.errors import InvalidRequest, Throttled, TopicdError, TopicNotFound
 from topicd.ipc.protocol import CREDIT, Op
@@ -207,6 +208,20 @@ def test_a_pattern_follows_topics_that_are_and_that_come(served: Served, topic: 
     if delivery_shard(outside, SHARDS) == 0:
         writer.append(writer.open(outside), [b"x"])
     assert reader.quiet(0.1)
+
+
+@pytest.mark.slow
+def test_a_pattern_may_match_very_many_topics(tmp_path: Path) -> None:
+    """The answer names them all, and is then longer than other answers may be."""
+    names = [f"{'x' * 60}-{n}" for n in range(12_000)]
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1) as daemon, Wire(daemon.run.delivery_socket(0)) as wire:
+        for first in range(0, len(names), 500):
+            fields = [{"topic": name, "config": {"durability": "memory"}} for name in names[first : first + 500]]
+            for request_id in [wire.send(Op.OPEN, body) for body in fields]:
+                wire.wait(request_id).checked(Op.OPEN)
+        reply = wire.wait(wire.send(Op.SUBSCRIBE, {"pattern": "x*", "credit": 1})).checked(Op.SUBSCRIBE)
+        assert len(reply.body) > limits.MAX_CONTROL_MESSAGE
+        assert {row["topic"] for row in reply.map["topics"]} == set(names)
 
 
 @pytest.mark.parametrize("pattern", ["[" * 255, "*a" * 127, "?" * 255, "[!]]" * 60, "*" * 255, "[z-a]"])
