@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import select
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -86,6 +87,14 @@ def shrink() -> Callable[[], None]:
     return undo
 
 
+class Killed(BaseException):
+    """One shard is dead. Not an Exception, so that no handler of the code under test mistakes it for an error."""
+
+
+class ConnectionGone(Exception):
+    """The shard died before it answered."""
+
+
 class Appended(NamedTuple):
     first_seq: int
     deduped: bool
@@ -122,6 +131,8 @@ class Machine:
         self.actors: dict[int, Actor] = {}
         self.results: dict[int, Recovered] = {}
         self._wires: dict[int, Wire] = {}
+        self.wal_turning = False
+        self.pulse: Callable[[], None] = lambda: None  # called whenever something may have died
 
     # ---- life ----
 
@@ -170,8 +181,24 @@ class Machine:
         if absorb:
             actor.checkpointer.open()
         self.actors[index] = actor
+        actor.doorbell()
         self._wires.pop(index, None)
         return actor
+
+    def replace_wal(self, index: int) -> None:
+        """Its process was killed: nothing of it acts any more, and a successor takes over."""
+        _stop_filler(self.wals[index])
+        self.start_wal(index)
+
+    def replace_delivery(self, index: int) -> None:
+        """The same; all callbacks of the dead one go with the loop, so it must be the only delivery shard."""
+        assert self.delivery_shards == 1
+        self.loop.close()
+        self.loop = asyncio.new_event_loop()
+        wire = self._wires.pop(index, None)
+        if wire is not None:
+            wire.dead = True
+        self.start_delivery(index)
 
     def _shard(self, kind: str, index: int) -> Shard:
         old = None
@@ -267,25 +294,38 @@ class Machine:
         """One turn of each, until none has anything to do."""
         moved = False
         for _ in range(TURNS):
-            turned = [wal._committer.turn() for wal in self.wals.values()]
-            if not any(turned):
+            if not self._turn_wals():
                 return moved
             moved = True
         raise AssertionError("the WAL shards never come to rest")
 
+    def _turn_wals(self) -> bool:
+        self.wal_turning = True
+        try:
+            return any([wal._committer.turn() for wal in list(self.wals.values())])  # noqa: C419 (each has its turn)
+        except Killed:
+            return True
+        finally:
+            self.wal_turning = False
+            self.pulse()
+
     def turn_wals_only(self) -> None:
         """The delivery shards hand over what they have and then sleep while the WAL shards work."""
         self.wait(asyncio.sleep(0))
-        for wal in self.wals.values():
-            wal._committer.turn()
+        self._turn_wals()
 
     def settle(self) -> None:
         """Until nobody has anything to do any more."""
         for _ in range(TURNS):
             busy = self.turn_wals()
-            for actor in self.actors.values():
-                actor.doorbell()
+            for actor in list(self.actors.values()):
+                # Only a bell wakes it: a lost wake-up is a request without an answer here too.
+                if select.select([actor.shard.bell.fd], [], [], 0)[0]:
+                    with suppress(Killed):
+                        actor.doorbell()
+            self.pulse()
             self.wait(asyncio.sleep(0))
+            self.pulse()
             busy = busy or any(wal._committer.pending() for wal in self.wals.values())
             busy = busy or any(actor._turn_scheduled for actor in self.actors.values())
             if not busy and all(task.done() for task in asyncio.all_tasks(self.loop)):
@@ -346,12 +386,11 @@ class Machine:
     def wire_of(self, topic: str) -> Wire:
         index = delivery_shard(topic, self.delivery_shards)
         if index not in self._wires:
-            self._wires[index] = Wire(self.actors[index], self.settle)
+            self._wires[index] = Wire(self, self.actors[index])
         return self._wires[index]
 
     def configure(self, topic: str, **config: Any) -> int:
-        body = {"topic": topic, "config": config}
-        return int(self.wire_of(topic).ask(Op.CONFIGURE, body)["topic_id"])
+        return int(self.ask(topic, Op.CONFIGURE, config=config)["topic_id"])
 
     def topic_id(self, topic: str) -> int:
         return self.actor_of(topic).topics.by_name[topic].id
@@ -364,19 +403,25 @@ class Machine:
 
     def begin_append(
         self, topic: str, payloads: Sequence[bytes], *, tag: str | None = None, producer: int = 0, number: int = 0
-    ) -> int:
+    ) -> Ticket:
         topic_id = self.topic_id(topic)
         frames = core.encode_batch(payloads, None if tag is None else tag.encode(), None, None)
         body = APPEND.pack(topic_id, producer, number, len(payloads)) + frames
-        return self.wire_of(topic).send(Op.APPEND, body)
+        wire = self.wire_of(topic)
+        return Ticket(wire, wire.send(Op.APPEND, body))
 
-    def finish_append(self, topic: str, request_id: int) -> Appended:
-        flags, body = self.wire_of(topic).answer(request_id)
+    def finish_append(self, topic: str, ticket: Ticket) -> Appended:
+        flags, body = ticket.wire.answer(ticket.request_id)
         first, _, _ = APPENDED.unpack_from(body)
         return Appended(first, bool(flags & 2))
 
     def ask(self, topic: str, op: Op, **body: Any) -> dict[str, Any]:
-        return self.wire_of(topic).ask(op, {"topic": topic, **body})
+        """Again and again while shards die."""
+        while True:
+            try:
+                return self.wire_of(topic).ask(op, {"topic": topic, **body})
+            except ConnectionGone:
+                continue
 
     def state(self, topic: str) -> dict[str, Any]:
         return self.ask(topic, Op.STATE)
@@ -420,6 +465,13 @@ class Machine:
         }
 
 
+class Ticket(NamedTuple):
+    """A request under way."""
+
+    wire: Wire
+    request_id: int
+
+
 class Inline(Executor):
     """Does the work at once, in the caller's thread: the order of filesystem calls is the same every time."""
 
@@ -435,8 +487,9 @@ class Inline(Executor):
 class Wire:
     """A connection to one delivery shard without a socket: messages go straight into a session."""
 
-    def __init__(self, actor: Actor, settle: Callable[[], None]) -> None:
-        self._settle = settle
+    def __init__(self, machine: Machine, actor: Actor) -> None:
+        self._machine = machine
+        self.dead = False
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._reader = MessageReader()
         self._answers: dict[int, tuple[int, int, bytes]] = {}
@@ -462,8 +515,10 @@ class Wire:
     def answer(self, request_id: int) -> tuple[int, bytes]:
         """(flags, body); raises the error that came instead."""
         if request_id not in self._answers:
-            self._settle()
+            self._machine.settle()
         if request_id not in self._answers:
+            if self.dead:
+                raise ConnectionGone(f"request {request_id}")
             raise Unanswered(f"request {request_id} got no answer")
         op, flags, body = self._answers.pop(request_id)
         if op == Op.ERROR:
@@ -477,11 +532,13 @@ class Wire:
 
     def _feed(self, data: bytes) -> None:
         view = memoryview(data)
-        while view:
+        while view and not self.dead:
             buffer = self._session.get_buffer(len(view))
             size = min(len(view), len(buffer))
             buffer[:size] = view[:size]
-            self._session.buffer_updated(size)
+            with suppress(Killed):
+                self._session.buffer_updated(size)
+            self._machine.pulse()
             view = view[size:]
 
     def _arrived(self, data: bytes) -> None:

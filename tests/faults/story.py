@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.machine import KIB, Machine
+from tests.faults.machine import KIB, ConnectionGone, Machine, Ticket
 from tests.support.oracle import Batch, Oracle
 from topicd.errors import NotReady, OutOfOrder, StorageFailed, Throttled
 from topicd.ipc.protocol import Op
@@ -68,10 +68,13 @@ class Story:
     ) -> None:
         """Several batches on their way at once: one group of the WAL. Not grouped: a group each, but the delivery
         shard looks at what became of them only after the last."""
-        under_way: list[tuple[str, Batch, int]] = []
+        under_way: list[tuple[str, Batch, Ticket]] = []
         for topic, records, size in batches:
             payloads = [self._payload(topic, size) for _ in range(records)]
             batch = self.oracle.submit(topic, f"p{producer}", payloads, tag)
+            if producer:
+                # As a client does: what was under way on a lost connection goes first.
+                under_way = [(t, b, self._current(t, b, ticket, producer)) for t, b, ticket in under_way]
             sent = self._sent.setdefault((topic, producer), []) if producer else []
             sent.append(batch)
             number = len(sent) if producer else 0
@@ -82,12 +85,30 @@ class Story:
         for topic, batch, request in under_way:
             with self._refusable(f"append to {topic}"):
                 try:
-                    self.oracle.acked(batch, self.machine.finish_append(topic, request).first_seq)
+                    self.oracle.acked(batch, self._finish(topic, batch, request, producer))
+                except ConnectionGone:
+                    continue  # nobody knows what became of it
                 except (*REFUSALS, OutOfOrder):
                     self.oracle.refused(batch)
                     if producer:
                         self._sent[(topic, producer)].remove(batch)  # its number is free again
                     raise
+
+    def _finish(self, topic: str, batch: Batch, ticket: Ticket, producer: int) -> int:
+        """Its first seq. A producer whose connection is lost sends the batch again."""
+        while True:
+            try:
+                return self.machine.finish_append(topic, ticket).first_seq
+            except ConnectionGone:
+                if not producer:
+                    raise
+            ticket = self._current(topic, batch, ticket, producer)
+
+    def _current(self, topic: str, batch: Batch, ticket: Ticket, producer: int) -> Ticket:
+        if not ticket.wire.dead or ticket.wire.answered(ticket.request_id):
+            return ticket
+        number = self._sent[(topic, producer)].index(batch) + 1
+        return self.machine.begin_append(topic, batch.payloads, tag=batch.tag, producer=producer, number=number)
 
     def retry(self) -> list[str]:
         """Every producer sends its newest batches again, those that were answered and the one that was not."""
