@@ -27,6 +27,7 @@ START_MS = 1_900_000_000_000  # ahead of the real clock, which a daemon shows un
 CONSUMERS = ("ann", "bob", "eve")
 LONG_POLL_MS = 30_000
 SUBSCRIBERS_MAX = 4
+KILLS_MAX = 3  # more within half a minute, and the supervisor gives up
 Plain = tuple[bytes, str | None, str | None, dict[str, Any] | None]
 
 
@@ -89,6 +90,7 @@ class World:
         self._written = 0
         self._next_producer = 1
         self._failed = False
+        self._kills = 0  # of shards since the daemon was started
         self.reset()
 
     # ---- life ----
@@ -116,7 +118,7 @@ class World:
 
     def finish(self) -> None:
         """The end of an example: everything is compared once more, then its topics go."""
-        self._failed = sys.exc_info()[0] is not None
+        self._failed = isinstance(sys.exc_info()[1], Exception)
         if self._failed:
             return
         for slot in list(self.topics):
@@ -128,6 +130,7 @@ class World:
 
     def _renew(self) -> None:
         self._failed = False
+        self._kills = 0
         self._disconnect()
         self.keep(self.daemon.root.parent / "failed" / f"example-{self._examples:04d}")
         self.daemon.close()
@@ -673,6 +676,7 @@ class World:
 
     def restart(self, kill: bool, **settings: Any) -> None:
         self.note("restart", kill=kill, **settings)
+        self._kills = 0
         self._disconnect()
         if kill:
             self.daemon.kill_all()
@@ -686,6 +690,10 @@ class World:
     def kill_shard(self, index: int) -> None:
         """One delivery shard dies; its successor takes over."""
         self.note("kill_shard", index=index)
+        if self._kills >= KILLS_MAX:
+            self.restart(kill=True)
+            return
+        self._kills += 1
         index %= len(self._wires)
         self._disconnect()
         name = f"dlv-{index:02d}"
