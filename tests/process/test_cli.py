@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -67,7 +68,7 @@ def ctl(daemon: Daemon) -> Run:
 
 def shell(daemon: Daemon, line: str) -> str:
     """A line as a user types it; the exit code of a pipe is that of its first failure."""
-    line = line.replace("topicctl ", " ".join(TOPICCTL) + " ")
+    line = line.replace("topicctl ", shlex.join(TOPICCTL) + " ")
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {line}"],
         check=False,
