@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from topicd import paths
-from topicd.cli.offline_data import Names, Offline, read_names
+from topicd.cli.offline_data import Names, Offline, lsn_at, read_names, scan_past
 from topicd.cli.offline_segcheck import DAMAGE, NOTE, Finding, SegmentReport, check_segment, segment_parts
 from topicd.errors import FormatError, TopicdError
 from topicd.shards.storage import envelope, snapshot
@@ -16,7 +16,7 @@ from topicd.shards.storage.fs import TMP_SUFFIX, Fs
 from topicd.shards.storage.names import CUT, DATA
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.walfile import Damage as WalDamage
-from topicd.shards.storage.walfile import LogReader, WalFile, find_end, list_files, scan_group
+from topicd.shards.storage.walfile import LogReader, WalFile, find_end, list_files
 from topicd.supervisor import identity
 
 UNKNOWN = "unknown"  # a file that topicd did not make
@@ -121,13 +121,12 @@ def check_wal(offline: Offline, shard: int, seed: int, findings: list[Finding]) 
     reader = LogReader(fs, directory, seed, up_to_lsn=end.lsn if end.torn else None)
     for chunk in reader.chunks():
         for group in chunk.groups:
-            scan = scan_group(chunk.view, group)
+            runs, bad = scan_past(chunk.view, group)
             report.groups += 1
-            report.frames += sum(run.count for run in scan.runs)
-            if scan.problem:
-                first = group.lsn + scan.bad_at - group.start
-                last = group.lsn + group.end - group.start
-                report.damage.append(WalDamage(chunk.path, first, last, f"bad frame ({scan.problem})"))
+            report.frames += sum(run.count for run in runs)
+            for start, stop, problem in bad:
+                first, last = lsn_at(group, start), lsn_at(group, stop) - 1
+                report.damage.append(WalDamage(chunk.path, first, last, f"bad frame ({problem})"))
     report.damage += reader.end.damage
     for damage in report.damage:
         what = f"{damage.what}, LSN {damage.first_lsn} to {damage.last_lsn}"

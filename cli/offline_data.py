@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from topicd import paths
+from topicd._native.interface import Run
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import did_you_mean
 from topicd.errors import FormatError
@@ -21,8 +22,9 @@ from topicd.frames import FrameType, control_body
 from topicd.paths import DataDir
 from topicd.placement import delivery_shard
 from topicd.shards.storage.fs import Fs, RealFs
+from topicd.shards.storage.recover import next_frame
 from topicd.shards.storage.snapshot import SnapshotStore
-from topicd.shards.storage.walfile import LogReader, scan_group
+from topicd.shards.storage.walfile import GROUP, Group, LogReader, scan_group
 from topicd.supervisor.datadir import Format, LockHeld, open_format, take_lock
 
 data_dir_option = click.option(
@@ -135,12 +137,41 @@ def newest_snapshots(offline: Offline) -> list[dict[str, Any]]:
     return [body for _, _, body in sorted(found, key=lambda item: item[:2])]
 
 
+class BadFrames(NamedTuple):
+    """Bytes of a WAL file, inside a whole group, that are no frames."""
+
+    start: int
+    end: int
+    problem: str
+
+
+def scan_past(view: memoryview, group: Group) -> tuple[list[Run], list[BadFrames]]:
+    """Every frame of the group that can be believed, those behind bad ones included."""
+    runs: list[Run] = []
+    bad: list[BadFrames] = []
+    at = group.start
+    while at < group.end:
+        scan = scan_group(view, group._replace(start=at))
+        runs += scan.runs
+        if not scan.problem:
+            break
+        following = next_frame(view[: group.end], scan.bad_at + 1, None)
+        at = group.end if following is None else following
+        bad.append(BadFrames(scan.bad_at, at, scan.problem))
+    return runs, bad
+
+
+def lsn_at(group: Group, offset: int) -> int:
+    """The LSN of a byte of the group, by its offset in the file."""
+    return group.lsn + GROUP.size + offset - group.start
+
+
 def _names_in_wal(offline: Offline, names: Names) -> None:
     seed = offline.format.wal_seed
     for shard in offline.wal_shards():
         for chunk in LogReader(offline.fs, offline.data.wal_shard(shard), seed).chunks():
             for group in chunk.groups:
-                for run in scan_group(chunk.view, group).runs:
+                for run in scan_past(chunk.view, group)[0]:
                     if run.type == FrameType.TOPIC_CREATE:
                         name = _created_name(chunk.view, run.start, run.end)
                         if name is not None:

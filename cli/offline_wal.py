@@ -13,11 +13,19 @@ from topicd.cli.app import App, pass_app
 from topicd.cli.exits import Exit
 from topicd.cli.groups import Group
 from topicd.cli.human import local_time, printable
-from topicd.cli.offline_data import Names, Offline, data_dir_option, open_offline, read_names
+from topicd.cli.offline_data import (
+    Names,
+    Offline,
+    data_dir_option,
+    lsn_at,
+    open_offline,
+    read_names,
+    scan_past,
+)
 from topicd.cli.render import json_bytes
 from topicd.errors import FormatError
 from topicd.frames import FrameType, control_body, core, parse_header, parse_producer
-from topicd.shards.storage.walfile import GROUP, Chunk, Damage, LogReader, scan_group
+from topicd.shards.storage.walfile import Chunk, Damage, LogReader
 from topicd.shards.storage.walfile import Group as WalGroup
 
 wal = Group("wal", help="Look into WAL files.", no_args_is_help=True)
@@ -93,7 +101,7 @@ class Dumper:
 
     def groups(self, only: int | None) -> Iterator[dict[str, Any]]:
         for shard, chunk, group in self._groups(only):
-            scan = scan_group(chunk.view, group)
+            runs, bad = scan_past(chunk.view, group)
             yield {
                 "shard": shard,
                 "lsn": group.lsn,
@@ -101,19 +109,18 @@ class Dumper:
                 "run": group.run,
                 "bytes": group.end - group.start,
                 "synced_lsn": group.synced_lsn,
-                "frames": sum(run.count for run in scan.runs),
-                "problem": scan.problem,
+                "frames": sum(run.count for run in runs),
+                "problem": bad[0].problem if bad else "",
             }
 
     def frames(self, only: int | None) -> Iterator[dict[str, Any]]:
         for shard, chunk, group in self._groups(only):
-            scan = scan_group(chunk.view, group)
-            lsn_of_0 = group.lsn + GROUP.size - group.start
-            for run in scan.runs:
-                for line in self._run(chunk.view, run, lsn_of_0):
+            runs, bad = scan_past(chunk.view, group)
+            for run in runs:
+                for line in self._run(chunk.view, run, lsn_at(group, 0)):
                     yield {"shard": shard, "run": group.run, **line}
-            if scan.problem:
-                self.damage.append(f"{chunk.path}: bad frame at LSN {lsn_of_0 + scan.bad_at} ({scan.problem})")
+            for start, _, problem in bad:
+                self.damage.append(f"{chunk.path}: bad frame at LSN {lsn_at(group, start)} ({problem})")
 
     def _run(self, view: memoryview, run: Run, lsn_of_0: int) -> Iterator[dict[str, Any]]:
         offsets = memoryview(core.frame_offsets(view, run.start, run.end)).cast("I").tolist()

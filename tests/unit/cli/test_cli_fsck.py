@@ -207,11 +207,16 @@ def test_damage_in_the_wal_is_kept_and_not_cut(stored: Built) -> None:
     assert fsck(stored).exit_code == 0
 
 
-def test_a_bad_frame_in_the_wal_is_found(stored: Built) -> None:
-    path = next(stored.data.wal_shard(0).glob("wal-*"))
-    stored.damage_record(path, b"record 121")
-    done = fsck(stored, "--json")
+def test_a_bad_frame_in_the_wal_is_kept_alone(stored: Built) -> None:
+    records = [b"record %d" % seq for seq in range(121, 126)]
+    path = stored.wal(create_frame(TOPIC, "orders"), frames(TOPIC, 121, records), frames(TOPIC, 126, [b"record 126"]))
+    stored.damage_record(path, b"record 123")
+    done = fsck(stored, "--repair", "--json")
     assert done.exit_code == 1 and "bad frame" in findings(done)[0]["what"]
+    assert json.loads(done.stdout)["wal"][0]["frames"] == 6, "those behind it are read"
+    (kept,) = (stored.data.quarantine / "wal").rglob("wal-*")
+    assert b"ecord 123" in kept.read_bytes() and b"record 12" not in kept.read_bytes()
+    assert fsck(stored).exit_code == 0
 
 
 def test_what_a_crash_leaves_is_no_damage(stored: Built) -> None:
@@ -276,6 +281,7 @@ def test_strangers_are_named_and_left_alone(stored: Built) -> None:
     ]
     for path in strangers:
         path.write_text("mine")
+    (stored.data.snapshots(0) / "snapshot-9.bin.tmp").write_text("ours, left by a crash")
     done = fsck(stored, "--repair", "--json")
     assert done.exit_code == 0
     assert {finding["path"] for finding in findings(done, "unknown")} == {str(path) for path in strangers}

@@ -78,13 +78,13 @@ def test_wal_dump_prints_what_lies_around_damage_and_fails(logged: Built) -> Non
     assert "damage: " in done.stderr and "unreadable group" in done.stderr
 
 
-def test_wal_dump_names_a_bad_frame(logged: Built) -> None:
-    path = next(logged.data.wal_shard(0).glob("wal-*"))
-    content = bytearray(path.read_bytes())
-    content[content.index(b"\xff")] = 0  # data of the last record
-    path.write_bytes(content)
-    done = run("wal", "dump", "-d", str(logged.data.root))
-    assert done.exit_code == 1 and "bad frame at LSN" in done.stderr
+def test_wal_dump_reads_on_behind_a_bad_frame(built: Built) -> None:
+    path = built.wal(create_frame(5, "orders"), frames(5, 1, [b"one", b"two", b"three"]), frames(5, 4, [b"four"]))
+    built.damage_record(path, b"two")
+    at = path.read_bytes().index(b"wo") - 1 - 38
+    done = run("wal", "dump", "-d", str(built.data.root), "--type", "append", "--json")
+    assert [json.loads(line)["data"] for line in done.stdout.splitlines()] == ["one", "three", "four"]
+    assert done.exit_code == 1 and f"bad frame at LSN {at} " in done.stderr
 
 
 def test_an_unknown_topic_suggests_a_near_one(logged: Built) -> None:

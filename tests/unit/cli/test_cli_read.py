@@ -130,7 +130,7 @@ def test_reading_stops_at_what_was_there_at_the_start(
     ctl: Ctl, client: topicd.Client, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer that is faster than the terminal must not keep it busy for ever."""
-    monkeypatch.setattr("topicd.cli.read.FETCH_RECORDS_MAX", 7)
+    monkeypatch.setattr("topicd.cli.read.FETCH_RECORDS_MAX", 8)
     client.publish_many("t", [b"x"] * 20)
     heads: list[int] = []
 
