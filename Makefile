@@ -1,7 +1,7 @@
 # topicd: `make run` starts the daemon on ./var, `make test` proves that it works. Both set everything up first.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: run test quick unit lint fmt docs bench bench-deps faults crash mutants fuzz clean setup
+.PHONY: run test quick unit lint fmt docs bench bench-deps faults crash restarts mutants fuzz clean setup
 
 PYTHON ?= python3
 VENV   := .venv
@@ -65,6 +65,10 @@ faults: setup
 # A real daemon, random SIGKILL, an oracle of what was acknowledged.
 crash: setup
 	$(BIN)/python -m tests.crash --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# A producer and a consumer in their own processes, a daemon that is restarted under them.
+restarts: setup
+	$(BIN)/python -m tests.crash.restarts --restarts 20 $(if $(SEED),--seed $(SEED))
 
 # Removes one safeguard at a time and checks that a test notices.
 mutants: setup
