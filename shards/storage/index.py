@@ -89,7 +89,7 @@ def damaged_entries(start: int, end: int, ts: int, count: int) -> bytes:
 
 def flagged(index: Buffer, first_seq: int, flag: int) -> list[tuple[int, int]]:
     """Ranges of seqs whose entry is GONE or DAMAGED, whichever is asked for."""
-    flags = bytes(memoryview(index)[FLAGS_AT::ENTRY_BYTES])
+    flags = bytes(index)[FLAGS_AT::ENTRY_BYTES]  # a copy with a stride is slow from anything but bytes
     found: list[tuple[int, int]] = []
     at = flags.find(flag)
     while at >= 0:
