@@ -248,9 +248,9 @@ class Committer:
             self._fail(exc, "sync")
             return False
         self._last_sync = self._clock.monotonic()
+        self._tell_synced()
         self.sync_latency.note(self._last_sync - started)
         self.syncs += 1
-        self._tell_synced()
         return True
 
     def _note_synced_by_rotation(self) -> None:
