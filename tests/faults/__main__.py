@@ -44,7 +44,7 @@ def _run(chosen: list[object], workers: int) -> Iterator[tuple[str, list[str]]]:
     if workers == 1:
         yield from map(_work, chosen)
         return
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
+    with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=25) as pool:
         yield from pool.imap_unordered(_work, chosen, chunksize=8)
 
 

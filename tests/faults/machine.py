@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from tests.support.oracle import Seen
 from topicd.clock import ManualClock
 from topicd.config import Settings
-from topicd.errors import from_wire
+from topicd.errors import StorageCorrupt, from_wire
 from topicd.frames import core
 from topicd.ipc import shm
 from topicd.ipc.control import DELIVERY, WAL, BootInfo, ControlChannel, OldInstance
@@ -108,6 +108,7 @@ class Machine:
         wal_shards: int = 1,
         delivery_shards: int = 1,
         previous: Machine | None = None,
+        undrained: Machine | None = None,
         power_lost: bool = False,
         clock: ManualClock | None = None,
         **settings: Any,
@@ -120,17 +121,19 @@ class Machine:
         self.run = previous.run + 1 if previous else 1
         self.instance = secrets.token_hex(8)
         self.next_id = previous.next_id if previous else 1
-        self._previous = previous
+        # One that died before it drained its own predecessor never served: that one's rings count.
+        self._previous = undrained or previous
         self._power_lost = power_lost
         self.settings = Settings(data_dir=ROOT, run_dir=Path("/run"), **{**SMALL, **settings})
         self._memory = Memory(self.instance, wal_shards, delivery_shards, self.settings.ring_bytes)
-        self.loop = asyncio.new_event_loop()
+        self.loop = _new_loop()
         self._channels: list[tuple[ControlChannel, socket.socket]] = []
         self._regions: list[shm.Region] = []
         self.wals: dict[int, WalShard] = {}
         self.actors: dict[int, Actor] = {}
         self.results: dict[int, Recovered] = {}
         self._wires: dict[int, Wire] = {}
+        self.drained = False  # what was in the rings of the previous run is in the WAL
         self.wal_turning = False
         self.pulse: Callable[[], None] = lambda: None  # called whenever something may have died
 
@@ -143,6 +146,7 @@ class Machine:
             self.start_wal(index)
         if self._previous is not None:
             unlink_all(self._previous.instance)
+        self.drained = True
         for index in range(self.delivery_shards):
             self.start_delivery(index)
         self.settle()
@@ -155,9 +159,12 @@ class Machine:
 
     def start_wal(self, index: int) -> WalShard:
         """Also the successor of one that was killed."""
-        wal = WalShard(self._shard(WAL, index))
-        wal._committer = wal._open()
-        self.wals[index] = wal
+        wal = self.wals[index] = WalShard(self._shard(WAL, index))
+        try:
+            wal._committer = wal._open()
+        except BaseException:
+            _stop_filler(wal)
+            raise
         return wal
 
     def start_delivery(self, index: int, *, absorb: bool = True) -> Actor:
@@ -194,7 +201,7 @@ class Machine:
         """The same; all callbacks of the dead one go with the loop, so it must be the only delivery shard."""
         assert self.delivery_shards == 1
         self.loop.close()
-        self.loop = asyncio.new_event_loop()
+        self.loop = _new_loop()
         wire = self._wires.pop(index, None)
         if wire is not None:
             wire.dead = True
@@ -248,8 +255,8 @@ class Machine:
         """As SIGTERM would: everything checkpointed, synced and attested."""
         self.settle()
         for actor in self.actors.values():
-            self.wait(actor.checkpointer.close())
-        self.settle()
+            self.loop.create_task(actor.checkpointer.close())
+            self.settle()
         for wal in self.wals.values():
             wal._committer.finish()
         self.abandon()
@@ -313,6 +320,11 @@ class Machine:
         """The delivery shards hand over what they have and then sleep while the WAL shards work."""
         self.wait(asyncio.sleep(0))
         self._turn_wals()
+
+    def turn_delivery_only(self) -> None:
+        """The delivery shards end their turn; nobody looks at the rings."""
+        for _ in range(3):
+            self.wait(asyncio.sleep(0))
 
     def settle(self) -> None:
         """Until nobody has anything to do any more."""
@@ -428,19 +440,38 @@ class Machine:
 
     def read(self, topic: str) -> list[Seen]:
         found: list[Seen] = []
-        topic_id, from_seq = self.topic_id(topic), 0
-        wire = self.wire_of(topic)
+        from_seq = 0
         while True:
-            _, body = wire.answer(wire.send(Op.FETCH, FETCH.pack(topic_id, from_seq, 10_000, 8 << 20, 0)))
-            _, next_from, head, _, count, extra = FETCHED.unpack_from(body)
-            frames = body[FETCHED.size + extra :]
-            decoded = core.decode_frames(frames, 0, len(frames))
-            assert len(decoded) == count
-            found += [Seen(row[0], bytes(row[5])) for row in decoded]
+            records, next_from, head = self.read_some(topic, from_seq)
+            found += records
             if next_from >= head:
                 return found
             assert next_from > from_seq, f"{topic}: reading stands still at {from_seq}"
             from_seq = next_from
+
+    def read_some(self, topic: str, from_seq: int) -> tuple[list[Seen], int, int]:
+        """(records, last seq examined, head)"""
+        wire = self.wire_of(topic)
+        _, body = wire.answer(wire.send(Op.FETCH, FETCH.pack(self.topic_id(topic), from_seq, 10_000, 8 << 20, 0)))
+        _, next_from, head, _, count, extra = FETCHED.unpack_from(body)
+        frames = body[FETCHED.size + extra :]
+        decoded = core.decode_frames(frames, 0, len(frames))
+        assert len(decoded) == count
+        return [Seen(row[0], bytes(row[5])) for row in decoded], next_from, head
+
+    def read_around_damage(self, topic: str) -> list[Seen]:
+        """What can be read; the errors in between say where to read on."""
+        found: list[Seen] = []
+        from_seq, head = 0, self.state(topic)["head_seq"]
+        while from_seq < head:
+            try:
+                answer = self.read_some(topic, from_seq)
+            except StorageCorrupt as exc:
+                from_seq = int(exc.detail["last_seq"])
+                continue
+            found += answer[0]
+            from_seq = answer[1]
+        return found
 
     def topics(self) -> list[str]:
         return sorted(name for actor in self.actors.values() for name in actor.topics.by_name)
@@ -583,7 +614,16 @@ class _Transport(asyncio.Transport):
     abort = close
 
 
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Tasks end with the crash that killed them, and nobody asks them: that is no news."""
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)
+    return loop
+
+
 def _stop_filler(wal: WalShard) -> None:
+    if not hasattr(wal, "_log"):
+        return
     spares = wal._log._spares
     with spares._changed:
         spares._stopping = True

@@ -94,6 +94,15 @@ class Story:
                         self._sent[(topic, producer)].remove(batch)  # its number is free again
                     raise
 
+    def append_to_ring(self, topic: str, records: int = 1) -> None:
+        """Class memory: acknowledged before any WAL shard has looked at the ring."""
+        payloads = [self._payload(topic, 20) for _ in range(records)]
+        batch = self.oracle.submit(topic, "p0", payloads)
+        ticket = self.machine.begin_append(topic, payloads)
+        self.machine.turn_delivery_only()
+        assert ticket.wire.answered(ticket.request_id)
+        self.oracle.acked(batch, self.machine.finish_append(topic, ticket).first_seq)
+
     def _finish(self, topic: str, batch: Batch, ticket: Ticket, producer: int) -> int:
         """Its first seq. A producer whose connection is lost sends the batch again."""
         while True:

@@ -3,6 +3,8 @@ is a pure function of its numbers, so a violation is repeated by its name.
 
     crash        the disk dies after call n; for several damage seeds the machine is started on what is left
     kill         the same, but only the processes die: disk and rings stay
+    restart      the scene is over, all processes are killed, and it is the next start that dies at call n; then
+                 power is lost (damage seed) or, without one, only the processes die a second time
     once, always call n fails with EIO or ENOSPC, or it and all after it until the disk is well again
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -20,21 +23,25 @@ from tests.support.faultfs import Crashed, FaultFs
 from tests.support.monitorfs import MonitorFs
 
 HEAL_MS = 1_000
+OTHER_COUNTS = {"wal_shards": 2, "delivery_shards": 2}  # of a start that must adopt what others left
 SYNC_MS = 60  # longer than the period of the background sync
 
 
 @dataclass(frozen=True)
 class Case:
     scene: Scene
-    kind: str  # crash, kill, once, always
+    kind: str  # crash, kill, restart, once, always
     call: int
-    seed: int = 0  # of the damage
+    seed: int = 0  # of the damage; -1: none, processes die
     errno: int = errno.EIO
     short: bool = False
 
     def __str__(self) -> str:
         if self.kind == "kill":
             return f"{self.scene.name}: killed after call {self.call}"
+        if self.kind == "restart":
+            what = "killed" if self.seed < 0 else f"power lost, damage seed {self.seed},"
+            return f"{self.scene.name}: {what} after call {self.call} of the next start"
         if self.kind == "crash":
             return f"{self.scene.name}: power lost after call {self.call}, damage seed {self.seed}"
         what = errno.errorcode[self.errno] + (" after half the bytes" if self.short else "")
@@ -98,6 +105,8 @@ def run_case(case: Case) -> list[str]:
         try:
             if case.kind in ("crash", "kill"):
                 return _crash(stage, case)
+            if case.kind == "restart":
+                return _restart(stage, case)
             return _fail(stage, case)
         except (AssertionError, Unanswered) as exc:
             return [f"{type(exc).__name__}: {exc}"]
@@ -120,6 +129,48 @@ def _crash(stage: Stage, case: Case) -> list[str]:
     story = stage.story.on(machine)
     problems = _compare(story, power_lost=True)
     return problems or _again(stage, disk, machine, case.seed)
+
+
+def _restart(stage: Stage, case: Case) -> list[str]:
+    _leave_for_restart(stage)
+    stage.faults.calls.clear()
+    stage.faults.crash_after = case.call
+    stage.faults.crashed = case.call == 0
+    second = Machine(stage.faults, previous=stage.machine, **OTHER_COUNTS, **stage.scene.settings)
+    stage.successors.append(second)
+    with suppress(Crashed):
+        second.open()
+    second.abandon()
+    undrained = None if second.drained else stage.machine
+    if case.seed < 0:
+        third = Machine(stage.disk, previous=second, undrained=undrained, **stage.scene.machine, **stage.scene.settings)
+        stage.successors.append(third)
+        return _compare(stage.story.on(third.open()), power_lost=False)
+    third = stage.successor(stage.disk.image(case.seed), power_lost=True, previous=second)
+    return _compare(stage.story.on(third), power_lost=True)
+
+
+def _leave_for_restart(stage: Stage) -> None:
+    """The scene as it is when everything is killed, with bytes in the rings that no file has."""
+    stage.scene.act(stage.story)
+    stage.machine.settle()
+    for topic, durability in stage.story.classes.items():
+        if durability == "memory":
+            stage.story.append_to_ring(topic, 2)
+    stage.machine.abandon()
+
+
+def restart_calls_of(scene: Scene) -> int:
+    stage = Stage(scene).prepare()
+    try:
+        _leave_for_restart(stage)
+        stage.faults.calls.clear()
+        second = Machine(stage.faults, previous=stage.machine, **OTHER_COUNTS, **scene.settings)
+        stage.successors.append(second)
+        second.open()
+        return stage.faults.count
+    finally:
+        stage.close()
 
 
 def _again(stage: Stage, disk: FakeDisk, machine: Machine, seed: int) -> list[str]:
@@ -202,6 +253,9 @@ def cases(scenes: Sequence[Scene] = SCENES, *, seeds: Sequence[int] = range(len(
             yield Case(scene, "kill", call)
             for seed in seeds:
                 yield Case(scene, "crash", call, seed)
+        for call in range(restart_calls_of(scene) + 1):
+            for seed in (-1, seeds[call % len(seeds)]):
+                yield Case(scene, "restart", call, seed)
         for call in range(1, count + 1):
             for kind in ("once", "always"):
                 for code in (errno.EIO, errno.ENOSPC):

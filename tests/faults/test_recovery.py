@@ -1,0 +1,202 @@
+"""Recovery gives one answer, whatever it starts from: again, from zero, from an older snapshot, with other shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.machine import Machine
+from tests.faults.story import SCENES, Scene, Story
+from tests.faults.sweep import Stage, unlike
+from tests.support.fakedisk import FakeDisk
+from topicd import paths
+from topicd.ipc.protocol import Op
+
+# Where the WAL still holds everything from the first byte on.
+WHOLE_WAL = [scene for scene in SCENES if scene.name != "recycling"]
+
+
+@pytest.fixture
+def staged() -> Iterator[list[Stage]]:
+    made: list[Stage] = []
+    yield made
+    for stage in made:
+        stage.close()
+
+
+def played(scene: Scene, staged: list[Stage]) -> Stage:
+    """The scene is over and all processes were killed."""
+    stage = Stage(scene).prepare()
+    staged.append(stage)
+    scene.act(stage.story)
+    stage.machine.settle()
+    return stage
+
+
+def snapshots(disk: FakeDisk) -> list[Path]:
+    return [path for path in disk.files() if paths.parse_snapshot(path.name) is not None]
+
+
+def remove(disk: FakeDisk, found: list[Path]) -> None:
+    for path in found:
+        disk.unlink(path)
+    disk.sync_filesystem(Path("/"))
+
+
+@pytest.mark.fault("REC-02")
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+def test_second_recovery_shows_what_the_first_one_showed(scene: Scene, staged: list[Stage]) -> None:
+    stage = played(scene, staged)
+    expected = stage.machine.picture()
+    stage.machine.abandon()
+    previous = stage.machine
+    for _ in range(3):
+        machine = stage.successor(stage.disk, power_lost=False, previous=previous)
+        assert machine.damage() == []
+        assert unlike(expected, machine.picture()) == ""
+        machine.abandon()
+        previous = machine
+
+
+@pytest.mark.fault("REC-09", "SNP-04")
+@pytest.mark.parametrize("scene", WHOLE_WAL, ids=lambda scene: scene.name)
+def test_recovery_without_a_snapshot_gives_the_same_state(scene: Scene, staged: list[Stage]) -> None:
+    stage = played(scene, staged)
+    expected = stage.machine.picture()
+    stage.machine.abandon()
+    disk = stage.disk.image(1)
+    remove(disk, snapshots(disk))
+    machine = stage.successor(disk, power_lost=False)
+    assert machine.damage() == []
+    assert unlike(expected, machine.picture()) == ""
+
+
+@pytest.mark.fault("REC-09")
+@pytest.mark.parametrize("scene", WHOLE_WAL, ids=lambda scene: scene.name)
+def test_recovery_from_the_wal_alone_gives_the_same_state(scene: Scene, staged: list[Stage]) -> None:
+    stage = played(scene, staged)
+    expected = stage.machine.picture()
+    stage.machine.abandon()
+    disk = stage.disk.image(1)
+    remove(disk, [path for path in disk.files() if not path.is_relative_to("/data/wal")])
+    machine = stage.successor(disk, power_lost=False)
+    assert machine.damage() == []
+    assert unlike(expected, machine.picture()) == ""
+
+
+@pytest.mark.fault("SNP-03", "SNP-04")
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+def test_corrupt_newest_snapshot_costs_nothing(scene: Scene, staged: list[Stage]) -> None:
+    stage = played(scene, staged)
+    stage.machine.checkpoint()
+    stage.machine.snapshot()
+    expected = stage.machine.picture()
+    stage.machine.abandon()
+    for at in (0, 5, 9, 15, 30, -1):
+        disk = stage.disk.image(1)
+        corrupted = 0
+        for index in range(stage.machine.delivery_shards):
+            directory = stage.machine.data.snapshots(index)
+            newest = max(disk.listdir(directory), key=lambda name: paths.parse_snapshot(name) or 0)
+            raw = disk.files()[directory / newest]
+            disk.damage(directory / newest, at % len(raw), bytes([raw[at] ^ 0xFF]))
+            corrupted += 1
+        machine = stage.successor(disk, power_lost=False)
+        assert sum("snapshot passed over" in line for line in machine.damage()) >= corrupted
+        assert [line for line in machine.damage() if "snapshot passed over" not in line] == []
+        assert unlike(expected, machine.picture()) == ""
+
+
+@pytest.mark.fault("DEL-03")
+def test_deletes_outlive_the_wal_that_held_them(disk: FakeDisk) -> None:
+    with Machine(disk) as machine:
+        story = Story(machine.open())
+        story.topic("f", "fsync")
+        for n in range(4):
+            story.append("f", 5, tag=("red", "green")[n % 2])
+        story.checkpoint()
+        story.delete("f", tag="red")
+        story.delete("f", before_seq=8)
+        machine.forget_wal()
+        assert story.problems(power_lost=False) == []
+        machine.abandon()
+        for seed in range(7):
+            with Machine(disk.image(seed), previous=machine, power_lost=True) as successor:
+                assert story.on(successor.open()).problems(power_lost=True) == []
+
+
+@pytest.mark.fault("EVI-02")
+def test_head_outlives_the_last_record(disk: FakeDisk) -> None:
+    """Everything was deleted, the segments are gone and the WAL has forgotten: seqs still go on where they were."""
+    with Machine(disk, segment_max_age_ms=100) as machine:
+        story = Story(machine.open())
+        for name, durability in (("f", "fsync"), ("d", "disk"), ("m", "memory")):
+            story.topic(name, durability)
+            story.append(name, 5, tag="x")
+            story.delete(name, before_seq=6) if name != "d" else story.delete(name, tag="x")
+        story.checkpoint()
+        machine.advance(200)
+        for actor in machine.actors.values():
+            actor.checkpointer.tick()
+        machine.forget_wal()
+        machine.stop()
+        with Machine(disk, previous=machine) as successor:
+            successor.open()
+            assert successor.damage() == []
+            assert [successor.state(name)["next_seq"] for name in "fdm"] == [6, 6, 6]
+            assert not [path for path in disk.files() if path.suffix == ".data"]
+
+
+@pytest.mark.fault("DED-01")
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_retry_after_a_crash_is_answered_and_not_stored_again(disk: FakeDisk, forgotten: bool) -> None:
+    with Machine(disk) as machine:
+        story = Story(machine.open())
+        story.topic("f", "fsync")
+        for _ in range(5):
+            story.append("f", 2, producer=7)
+        if forgotten:
+            machine.forget_wal()
+        machine.abandon()
+        with Machine(disk.image(0), previous=machine, power_lost=True) as successor:
+            again = story.on(successor.open())
+            answer = successor.append("f", again._sent[("f", 7)][-1].payloads, producer=7, number=5)
+            assert (answer.first_seq, answer.deduped) == (9, True)
+            assert again.problems(power_lost=True) == []
+            assert successor.append("f", [b"next"], producer=7, number=6).first_seq == 11
+
+
+@pytest.mark.fault("DED-02")
+def test_batch_that_never_became_whole_is_not_taken_for_stored(disk: FakeDisk) -> None:
+    """Its writer died with the batch half in the ring; somebody else got its seqs; then its producer tries again."""
+    with Machine(disk) as machine:
+        story = Story(machine.open())
+        story.topic("f", "fsync")
+        ticket = machine.begin_append("f", [bytes(5 * 1024)] * 5, producer=7, number=1)
+        machine.turn_delivery_only()
+        assert not ticket.wire.answered(ticket.request_id)
+        machine.replace_delivery(0)
+        story.append("f", 6)
+        machine.abandon()
+        with Machine(disk, previous=machine) as successor:
+            again = story.on(successor.open())
+            assert again.problems(power_lost=False) == []
+            answer = successor.append("f", [b"a", b"b"], producer=7, number=1)
+            assert (answer.first_seq, answer.deduped) == (7, False)
+
+
+@pytest.mark.fault("VIS-01")
+def test_nothing_is_visible_before_its_class_is_met(disk: FakeDisk) -> None:
+    with Machine(disk) as machine:
+        story = Story(machine.open())
+        story.topic("f", "fsync")
+        ticket = machine.begin_append("f", [b"early"])
+        machine.turn_delivery_only()
+        ring = machine.actors[0].outlets[0]._ring
+        assert ring.head > ring.synced_pos
+        assert machine.actor_of("f").topics.by_name["f"].visible == 0
+        machine.finish_append("f", ticket)
+        assert ring.synced_pos == ring.head
+        assert machine.ask("f", Op.STATE)["head_seq"] == 1

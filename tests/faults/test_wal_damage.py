@@ -1,0 +1,153 @@
+"""Bytes of WAL files that change behind our back: what was attested as synced is reported and never cut, what was not
+is a torn tail and is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.faults.machine import KIB, ROOT, SEED, Machine
+from tests.faults.story import Story, all_classes
+from tests.support.fakedisk import FakeDisk
+from topicd.shards.storage import walfile
+from topicd.shards.storage.walfile import GROUP, Group, LogReader
+
+WAL_DIR = ROOT / "wal" / "shard-00"
+FIRST = WAL_DIR / "wal-0000000000000000.log"
+
+
+@pytest.fixture
+def story(disk: FakeDisk) -> Iterator[Story]:
+    with Machine(disk) as machine:
+        made = Story(machine.open())
+        all_classes(made)
+        for _ in range(6):
+            made.append("f", 2, 100)
+        yield made
+
+
+def groups(disk: FakeDisk) -> list[Group]:
+    reader = LogReader(disk, WAL_DIR, SEED)
+    return [group for chunk in reader.chunks() for group in chunk.groups]
+
+
+def flip(disk: FakeDisk, path: Path, at: int) -> None:
+    disk.damage(path, at, bytes([disk.files()[path][at] ^ 0xFF]))
+
+
+def recovered(story: Story, disk: FakeDisk) -> tuple[list[str], list[int]]:
+    """(damage, seqs of f) of a machine that starts on the disk after a loss of power."""
+    with Machine(disk, previous=story.machine, power_lost=True) as machine:
+        machine.open()
+        return machine.damage(), [record.seq for record in machine.read_around_damage("f")]
+
+
+@pytest.mark.fault("REC-03", "REC-04")
+@pytest.mark.parametrize("where", ["header", "length", "payload"])
+def test_damage_below_a_sync_mark_is_reported_and_the_rest_is_served(story: Story, disk: FakeDisk, where: str) -> None:
+    found = groups(disk)
+    victim = found[-4]
+    at = {"header": victim.start - GROUP.size + 9, "length": victim.start - GROUP.size + 5, "payload": victim.end - 20}
+    story.machine.abandon()
+    flip(disk, FIRST, at[where])
+    damage, seqs = recovered(story, disk)
+    assert any("WAL" in line and str(FIRST) in line for line in damage)
+    assert any("missing" in line or "bad frame" in line for line in damage)
+    assert seqs[-1] == 12
+    assert len(seqs) in (10, 11)  # the victim's two records, or the one whose frame was hit
+
+
+@pytest.mark.fault("REC-05")
+def test_zeroed_region_below_a_sync_mark_is_reported(story: Story, disk: FakeDisk) -> None:
+    found = groups(disk)
+    story.machine.abandon()
+    start = found[-5].start - GROUP.size
+    disk.damage(FIRST, start, bytes(found[-4].end - start))
+    damage, seqs = recovered(story, disk)
+    assert any("unreadable group" in line for line in damage)
+    assert seqs[-1] == 12
+    assert len(seqs) == 8
+
+
+@pytest.mark.fault("REC-06")
+def test_damage_in_the_newest_group_is_found_once_its_sync_was_attested(story: Story, disk: FakeDisk) -> None:
+    last = groups(disk)[-1]
+    torn = disk.image(1)
+    story.machine.tick_wals()  # idle: an empty group says that all before it is synced
+    story.machine.settle()
+    story.machine.abandon()
+    flip(torn, FIRST, last.end - 20)
+    assert recovered(story, torn) == ([], list(range(1, 11)))
+    attested = disk.image(1)
+    flip(attested, FIRST, last.end - 20)
+    damage, _ = recovered(story, attested)
+    assert damage
+
+
+@pytest.mark.fault("WAL-06")
+def test_torn_tail_is_cut_for_good(story: Story, disk: FakeDisk) -> None:
+    """Unsynced groups out of order: the first hole ends the log, and what lies behind never comes back."""
+    for _ in range(3):
+        story.append("d", 1, 600)
+    found = groups(disk)
+    story.machine.abandon()
+    torn = disk.image(1)
+    flip(torn, FIRST, found[-2].start - GROUP.size + 9)
+    end = walfile.find_end(torn, WAL_DIR, SEED)
+    assert end.torn
+    assert end.lsn == found[-2].lsn
+    assert end.damage == []
+    assert walfile.cut(torn, WAL_DIR, end) > 0
+    again = walfile.find_end(torn, WAL_DIR, SEED)
+    assert (again.lsn, again.torn, again.damage) == (end.lsn, False, [])
+    assert walfile.find_end(torn.image(0), WAL_DIR, SEED).lsn == end.lsn
+
+
+@pytest.mark.fault("REC-07")
+def test_file_missing_in_the_middle_is_reported(story: Story, disk: FakeDisk) -> None:
+    for _ in range(24):
+        story.append("f", 1, 6 * KIB)
+    story.machine.abandon()
+    files = walfile.list_files(disk, WAL_DIR)
+    assert len(files) > 2
+    disk.unlink(files[1].path)
+    disk.sync_dir(WAL_DIR)
+    damage, seqs = recovered(story, disk)
+    assert any("bytes missing before this file" in line for line in damage)
+    assert seqs[-1] == 36
+
+
+@pytest.mark.fault("ROT-02")
+def test_old_bytes_of_a_recycled_file_are_never_taken_for_new_ones(disk: FakeDisk) -> None:
+    with Machine(disk) as machine:
+        machine.open().forget_wal()
+        story = Story(machine)
+        all_classes(story)
+        story.append("f", 3)
+        machine.abandon()
+        for seed in range(7):
+            with Machine(disk.image(seed), previous=machine, power_lost=True) as successor:
+                assert story.on(successor.open()).problems(power_lost=True) == []
+                assert successor.topics() == ["d", "f", "m"] or "m" not in successor.topics()
+
+
+@pytest.mark.fault("REC-03", "REC-04", "REC-05")
+def test_random_damage_never_breaks_a_start_nor_serves_a_wrong_record(story: Story, disk: FakeDisk) -> None:
+    expected = {record.seq: record.data for record in story.machine.read("f")}
+    end = groups(disk)[-1].end
+    story.machine.abandon()
+    for seed in range(40):
+        chance, copy = Random(seed), disk.image(1)
+        at = chance.randrange(end)
+        copy.damage(FIRST, at, chance.randbytes(chance.choice((1, 8, 512))))
+        with Machine(copy, previous=story.machine, power_lost=True) as machine:
+            machine.open()
+            if "f" not in machine.topics():
+                assert machine.damage()
+                continue
+            for record in machine.read_around_damage("f"):
+                assert expected[record.seq] == record.data
