@@ -1,31 +1,22 @@
-"""topicctl as users run it: a real daemon, real pipes, real terminals."""
+"""topicctl as users run it: a real daemon, real pipes."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
-import re
 import select
-import shlex
 import signal
-import struct
 import subprocess
-import sys
-import termios
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import topicd
+from tests.process.cli_kit import TOPICCTL, environment, run_ctl, shell
 from tests.support.daemon import LIVELY, Daemon, wait_until
 
-TOPICCTL = [sys.executable, "-m", "topicd.cli.main"]
-ANSI = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -39,46 +30,9 @@ def client(daemon: Daemon) -> topicd.Client:
     return daemon.client()
 
 
-def environment(daemon: Daemon) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")}
-    return {**kept, "TOPICD_SOCKET": str(daemon.run.root), "TERM": "xterm-256color"}
-
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
 @pytest.fixture(scope="module")
 def ctl(daemon: Daemon) -> Run:
-    def run(*args: str, input: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*TOPICCTL, *args],
-            input=input,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=environment(daemon),
-        )
-        assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
-        assert "Traceback" not in done.stderr
-        return done
-
-    return run
-
-
-def shell(daemon: Daemon, line: str) -> str:
-    """A line as a user types it; the exit code of a pipe is that of its first failure."""
-    line = line.replace("topicctl ", shlex.join(TOPICCTL) + " ")
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {line}"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(daemon),
-    )
-    assert done.returncode == 0, (line, done.stderr)
-    return done.stdout
+    return partial(run_ctl, daemon)
 
 
 # ---- the README's commands ----
@@ -151,7 +105,7 @@ def test_a_watch_survives_a_killed_shard(daemon: Daemon, client: topicd.Client) 
 def test_a_closed_pipe_is_quiet(daemon: Daemon, client: topicd.Client) -> None:
     client.publish_many("long", [b"x" * 100] * 50_000)
     for form in ("", "--json", "--data"):
-        line = f"{' '.join(TOPICCTL)} read long {form} | head -n 1; echo ${{PIPESTATUS[0]}}"
+        line = f"{shlex.join(TOPICCTL)} read long {form} | head -n 1; echo ${{PIPESTATUS[0]}}"
         done = subprocess.run(
             ["bash", "-c", line], check=False, capture_output=True, text=True, timeout=60, env=environment(daemon)
         )
@@ -295,204 +249,3 @@ def test_bench(ctl: Run, client: topicd.Client) -> None:
 def test_a_daemon_that_is_not_there(ctl: Run) -> None:
     for args in (["status"], ["ping"], ["publish", "a", "b"], ["watch", "a"], ["top", "--once"]):
         assert "/nonexistent" in ctl(*args, "--socket", "/nonexistent", code=3).stderr
-
-
-# ---- terminals ----
-
-
-class Terminal:
-    """topicctl on a terminal of 80 by 24."""
-
-    def __init__(self, daemon: Daemon, *args: str) -> None:
-        own, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.process = subprocess.Popen(
-            [*TOPICCTL, *args],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=environment(daemon),
-            start_new_session=True,
-        )
-        os.close(theirs)
-        self._fd = own
-        self.output = b""
-
-    def read_until(self, wanted: bytes, timeout: float = 30.0) -> None:
-        deadline = time.monotonic() + timeout
-        while wanted not in ANSI.sub(b"", self.output):
-            assert time.monotonic() < deadline, self.output
-            self.read_some(0.1)
-
-    def read_some(self, seconds: float) -> bool:
-        if not select.select([self._fd], [], [], seconds)[0]:
-            return True
-        try:
-            piece = os.read(self._fd, 65536)
-        except OSError:
-            return False
-        self.output += piece
-        return bool(piece)
-
-    def type(self, keys: bytes) -> None:
-        os.write(self._fd, keys)
-
-    def finish(self, timeout: float = 30.0) -> int:
-        deadline = time.monotonic() + timeout
-        while self.read_some(0.1) and time.monotonic() < deadline and self.process.poll() is None:
-            pass
-        code = self.process.wait(5)
-        while self.read_some(0.05) and select.select([self._fd], [], [], 0)[0]:
-            pass
-        os.close(self._fd)
-        return code
-
-
-def test_top_is_live_and_q_quits(daemon: Daemon, client: topicd.Client) -> None:
-    client.publish("live", "x")
-    terminal = Terminal(daemon, "top", "--interval", "0.2")
-    terminal.read_until(b"q quits")
-    terminal.read_until(b"dlv-01")
-    assert b"\x1b[?1049h" in terminal.output, "the alternate screen"
-    terminal.type(b"q")
-    assert terminal.finish() == 0
-    assert b"\x1b[?1049l" in terminal.output, "the screen is as it was"
-
-
-def test_ctrl_c_ends_a_watch_quietly(daemon: Daemon, client: topicd.Client) -> None:
-    client.publish("calm", "something")
-    terminal = Terminal(daemon, "watch", "calm", "--from", "earliest")
-    terminal.read_until(b"something")
-    terminal.process.send_signal(signal.SIGINT)
-    assert terminal.finish() == 130
-    assert b"Traceback" not in terminal.output and b"rror" not in terminal.output
-
-
-def test_colours_and_questions_on_a_terminal(daemon: Daemon, client: topicd.Client) -> None:
-    client.publish("ask", "colourful", tag="t")
-    terminal = Terminal(daemon, "read", "ask")
-    terminal.read_until(b"colourful")
-    assert terminal.finish() == 0 and b"\x1b[3" in terminal.output
-    terminal = Terminal(daemon, "topic", "delete", "ask")
-    terminal.read_until(b"[y/N]")
-    terminal.type(b"n\r")
-    assert terminal.finish() == 5
-    assert client.state("ask").count == 1
-    terminal = Terminal(daemon, "topic", "delete", "ask")
-    terminal.read_until(b"[y/N]")
-    terminal.type(b"y\r")
-    assert terminal.finish() == 0
-    assert "ask" not in [info.topic for info in client.topics()]
-
-
-def test_a_new_topic_that_looks_like_a_typo_is_noted(daemon: Daemon, client: topicd.Client) -> None:
-    client.publish("payments", "x")
-    terminal = Terminal(daemon, "publish", "paymants", "x")
-    terminal.read_until(b"did you mean payments?")
-    assert terminal.finish() == 0
-
-
-def test_long_work_shows_a_bar_with_rate_and_time_left(daemon: Daemon, tmp_path: Path) -> None:
-    fifo = tmp_path / "slow"
-    os.mkfifo(fifo)
-    terminal = Terminal(daemon, "publish", "bar", "--from-file", str(fifo))
-    deadline = time.monotonic() + 60
-    with fifo.open("wb", buffering=0) as stream:
-        while b"publish bar" not in terminal.output:
-            assert time.monotonic() < deadline, terminal.output
-            stream.write(b"line\n" * 1000)
-            terminal.read_some(0.1)
-    assert terminal.finish() == 0
-    plain = ANSI.sub(b"", terminal.output)
-    assert b"B/s" in plain and b"000 records" in plain
-
-
-# ---- without a daemon ----
-
-
-@pytest.fixture
-def stopped(tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon that was killed in the middle of its work."""
-    with Daemon(tmp_path, wal_shards=2, delivery_shards=2, **LIVELY) as running:
-        client = running.client()
-        for number in range(6):
-            client.publish_many("orders", [b"record %d.%d" % (number, n) for n in range(400)], tag=f"t{number}")
-            client.publish_many("other", [b"x" * 500] * 300)
-        client.delete("orders", 100)
-        client.delete("orders", match="t3")
-        directory = running.data.topic(client.state("orders").topic_id)
-        wait_until(lambda: len(list(directory.glob("*.tags"))) >= 3, "sealed segments")
-        running.kill_all()
-        yield running
-
-
-def offline(daemon: Daemon, *args: str, code: int = 0) -> Any:
-    done = subprocess.run(
-        [*TOPICCTL, *args, "--data-dir", str(daemon.data.root), "--json"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == code, (args, done.returncode, done.stdout[-2000:], done.stderr)
-    if args[0] in ("fsck", "snapshot") or args[1] == "verify":
-        return json.loads(done.stdout)
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def test_a_running_daemon_keeps_fsck_out(daemon: Daemon, ctl: Run) -> None:
-    refused = ctl("fsck", "--data-dir", str(daemon.data.root), code=5)
-    assert f"pid {daemon.pid}" in refused.stderr and "stop the daemon" in refused.stderr
-
-
-def test_a_killed_daemon_leaves_nothing_that_fsck_calls_damage(stopped: Daemon) -> None:
-    found = offline(stopped, "fsck")
-    assert found["damaged"] is False
-    assert found["topics"] == 2 and found["segments"] >= 4
-    assert [f for f in found["findings"] if f["severity"] == "unknown"] == []
-
-
-def test_offline_tools_read_what_the_daemon_wrote(stopped: Daemon) -> None:
-    assert {row["problem"] for row in offline(stopped, "snapshot", "list")} == {None}
-    assert all(row["damaged"] is False for row in offline(stopped, "segment", "verify"))
-    segments = offline(stopped, "segment", "dump", "orders", "--deleted")
-    logged = offline(stopped, "wal", "dump", "--topic", "orders", "--type", "append")
-    stored = {line["seq"]: line["data"] for line in [*segments, *logged]}
-    assert stored == {n + 1: f"record {n // 400}.{n % 400}" for n in range(2400) if n + 1 in stored}
-    assert set(stored) >= {*range(100, 1201), *range(1601, 2401)}, "all but what was deleted"
-    assert {line["type"] for line in offline(stopped, "wal", "dump")} & {"append", "producer"}
-
-
-def test_a_repaired_daemon_serves_every_readable_record(stopped: Daemon) -> None:
-    sealed = min((stopped.data.topics).rglob("*.tags"), key=lambda path: path.name + str(path))
-    data = sealed.with_suffix(".data")
-    topic_id = int(data.parent.name, 16)
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    data.write_bytes(content)
-    before = {row["seq"] for row in offline(stopped, "segment", "dump", data.parent.name, code=1)}
-    damage = [f for f in offline(stopped, "fsck", code=1)["findings"] if f["severity"] == "damage"]
-    assert {f["path"] for f in damage} == {str(data)}
-    lost = set(range(damage[0]["first_seq"], damage[0]["last_seq"] + 1))
-    assert all(
-        f["action"] for f in offline(stopped, "fsck", "--repair", code=1)["findings"] if f["severity"] == "damage"
-    )
-    assert offline(stopped, "fsck")["damaged"] is False
-    assert list(stopped.data.quarantine.rglob("*.data.*"))
-
-    stopped.start().wait_ready()
-    client = stopped.client()
-    name = next(info.topic for info in client.topics() if info.topic_id == topic_id)
-    served = set()
-    at, head = 0, client.state(name).head_seq
-    while at < head:
-        try:
-            batch = client.read(name, at, limit=1000)
-        except topicd.errors.StorageCorrupt as exc:
-            assert set(range(exc.detail["first_seq"], exc.detail["last_seq"] + 1)) == lost
-            at = exc.detail["last_seq"]
-            continue
-        served |= {record.seq for record in batch.records}
-        at = batch.next_from_seq
-    assert before - served == set()
-    assert not served & lost

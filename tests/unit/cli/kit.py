@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,18 @@ def answer_status(server: FakeServer, *statuses: dict[str, Any]) -> None:
             return None
         status = left.pop(0) if len(left) > 1 else left[0]
         return map_message(Op.STATUS | ANSWER, request.request_id, status)
+
+    server.fault = fault
+
+
+def when_asked(server: FakeServer, op: Op, action: Callable[[], object]) -> None:
+    """Runs the action beside the server as soon as the first such request has come; it is answered before."""
+    started: list[threading.Thread] = []
+
+    def fault(request: Request) -> None:
+        if request.op == op and not started:
+            started.append(threading.Thread(target=action))
+            started[0].start()
 
     server.fault = fault
 

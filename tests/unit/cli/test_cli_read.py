@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +10,7 @@ import pytest
 
 import topicd
 from tests.support.fakeserver import FakeServer, Request
-from tests.unit.cli.kit import Ctl
+from tests.unit.cli.kit import Ctl, when_asked
 from topicd.cli.watch import simplified
 from topicd.errors import StorageCorrupt, TopicdError
 from topicd.ipc.protocol import Op
@@ -159,11 +158,9 @@ def _frame() -> bytes:
     return bytes(core.encode_batch([b"more"], None, None, None))
 
 
-def test_follow_goes_on_with_what_comes(ctl: Ctl, orders: topicd.Client) -> None:
-    timer = threading.Timer(0.2, lambda: orders.publish("orders", "new"))
-    timer.start()
+def test_follow_goes_on_with_what_comes(ctl: Ctl, orders: topicd.Client, server: FakeServer) -> None:
+    when_asked(server, Op.SUBSCRIBE, lambda: orders.publish("orders", "new"))
     done = ctl("read", "orders", "--last", "1", "--follow", "--limit", "2", "--json")
-    timer.join()
     assert seqs(done.stdout) == [10, 11]
 
 
@@ -174,11 +171,9 @@ def test_watch_prints_many_topics_with_their_names(ctl: Ctl, client: topicd.Clie
     assert sorted(line.split("#")[0] for line in done.stdout.splitlines()) == ["orders.eu", "orders.us", "other"]
 
 
-def test_watch_of_one_topic_begins_at_the_end(ctl: Ctl, orders: topicd.Client) -> None:
-    timer = threading.Timer(0.3, lambda: orders.publish("orders", "new"))
-    timer.start()
+def test_watch_of_one_topic_begins_at_the_end(ctl: Ctl, orders: topicd.Client, server: FakeServer) -> None:
+    when_asked(server, Op.SUBSCRIBE, lambda: orders.publish("orders", "new"))
     done = ctl("watch", "orders", "--limit", "1", "--data")
-    timer.join()
     assert done.stdout == "new\n"
 
 
@@ -206,11 +201,9 @@ def test_watch_of_a_likely_typo_is_refused_and_creates_nothing(
     assert "ordres" not in server.topics
 
 
-def test_watch_waits_for_a_topic_that_is_new(ctl: Ctl, client: topicd.Client) -> None:
-    timer = threading.Timer(0.3, lambda: client.publish("fresh", "first"))
-    timer.start()
-    assert ctl("watch", "fresh", "--limit", "1", "--data").stdout == "first\n"
-    timer.join()
+def test_watch_waits_for_a_topic_that_is_new(ctl: Ctl, client: topicd.Client, server: FakeServer) -> None:
+    when_asked(server, Op.SUBSCRIBE, lambda: client.publish("fresh", "first"))
+    assert ctl("watch", "fresh", "--from", "earliest", "--limit", "1", "--data").stdout == "first\n"
 
 
 @pytest.mark.parametrize(

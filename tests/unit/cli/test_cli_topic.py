@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 import topicd
 from tests.support.fakeserver import FakeServer
-from tests.unit.cli.kit import Ctl
+from tests.unit.cli.kit import Ctl, when_asked
 from topicd.cli import ask
 from topicd.cli.topic import parse_config
+from topicd.ipc.protocol import Op
 
 
 @pytest.fixture
@@ -168,11 +168,9 @@ def test_filters_move_it_over_what_it_does_not_want(ctl: Ctl, client: topicd.Cli
     assert json.loads(ctl("consumer", "show", "orders", "a", "--json").stdout)["acked_seq"] == 10
 
 
-def test_follow_acknowledges_what_it_printed(ctl: Ctl, client: topicd.Client) -> None:
-    timer = threading.Timer(0.2, lambda: client.publish("orders", "r11"))
-    timer.start()
+def test_follow_acknowledges_what_it_printed(ctl: Ctl, client: topicd.Client, server: FakeServer) -> None:
+    when_asked(server, Op.SUBSCRIBE, lambda: client.publish("orders", "r11"))
     done = ctl("consumer", "read", "orders", "live", "--from", "9", "--follow", "--limit", "2", "--data")
-    timer.join()
     assert done.stdout == "r10\nr11\n"
     assert json.loads(ctl("consumer", "show", "orders", "live", "--json").stdout)["acked_seq"] == 11
 

@@ -1,0 +1,96 @@
+"""topicctl on the data directory of a daemon that was killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import topicd
+from tests.process.cli_kit import run_ctl
+from tests.support.daemon import LIVELY, Daemon, wait_until
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon that was killed in the middle of its work."""
+    with Daemon(tmp_path, wal_shards=2, delivery_shards=2, **LIVELY) as running:
+        client = running.client()
+        for number in range(6):
+            client.publish_many("orders", [b"record %d.%d" % (number, n) for n in range(400)], tag=f"t{number}")
+            client.publish_many("other", [b"x" * 500] * 300)
+        client.delete("orders", 100)
+        client.delete("orders", match="t3")
+        directory = running.data.topic(client.state("orders").topic_id)
+        wait_until(lambda: len(list(directory.glob("*.tags"))) >= 3, "sealed segments")
+        running.kill_all()
+        yield running
+
+
+def offline(daemon: Daemon, *args: str, code: int = 0) -> Any:
+    done = run_ctl(daemon, *args, "--data-dir", str(daemon.data.root), "--json", code=code)
+    if args[0] in ("fsck", "snapshot") or args[1] == "verify":
+        return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_running_daemon_keeps_fsck_out(tmp_path: Path) -> None:
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1) as daemon:
+        refused = run_ctl(daemon, "fsck", "--data-dir", str(daemon.data.root), code=5)
+        assert f"pid {daemon.pid}" in refused.stderr and "stop the daemon" in refused.stderr
+
+
+def test_a_killed_daemon_leaves_nothing_that_fsck_calls_damage(stopped: Daemon) -> None:
+    found = offline(stopped, "fsck")
+    assert found["damaged"] is False
+    assert found["topics"] == 2 and found["segments"] >= 4
+    assert [f for f in found["findings"] if f["severity"] == "unknown"] == []
+
+
+def test_offline_tools_read_what_the_daemon_wrote(stopped: Daemon) -> None:
+    assert {row["problem"] for row in offline(stopped, "snapshot", "list")} == {None}
+    assert all(row["damaged"] is False for row in offline(stopped, "segment", "verify"))
+    segments = offline(stopped, "segment", "dump", "orders", "--deleted")
+    logged = offline(stopped, "wal", "dump", "--topic", "orders", "--type", "append")
+    stored = {line["seq"]: line["data"] for line in [*segments, *logged]}
+    assert stored == {n + 1: f"record {n // 400}.{n % 400}" for n in range(2400) if n + 1 in stored}
+    assert set(stored) >= {*range(100, 1201), *range(1601, 2401)}, "all but what was deleted"
+    assert {line["type"] for line in offline(stopped, "wal", "dump")} & {"append", "producer"}
+
+
+def test_a_repaired_daemon_serves_every_readable_record(stopped: Daemon) -> None:
+    sealed = min((stopped.data.topics).rglob("*.tags"), key=lambda path: path.name + str(path))
+    data = sealed.with_suffix(".data")
+    topic_id = int(data.parent.name, 16)
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    data.write_bytes(content)
+    before = {row["seq"] for row in offline(stopped, "segment", "dump", data.parent.name, code=1)}
+    damage = [f for f in offline(stopped, "fsck", code=1)["findings"] if f["severity"] == "damage"]
+    assert {f["path"] for f in damage} == {str(data)}
+    lost = set(range(damage[0]["first_seq"], damage[0]["last_seq"] + 1))
+    assert all(
+        f["action"] for f in offline(stopped, "fsck", "--repair", code=1)["findings"] if f["severity"] == "damage"
+    )
+    assert offline(stopped, "fsck")["damaged"] is False
+    assert list(stopped.data.quarantine.rglob("*.data.*"))
+
+    stopped.start().wait_ready()
+    client = stopped.client()
+    name = next(info.topic for info in client.topics() if info.topic_id == topic_id)
+    served = set()
+    at, head = 0, client.state(name).head_seq
+    while at < head:
+        try:
+            batch = client.read(name, at, limit=1000)
+        except topicd.errors.StorageCorrupt as exc:
+            assert set(range(exc.detail["first_seq"], exc.detail["last_seq"] + 1)) == lost
+            at = exc.detail["last_seq"]
+            continue
+        served |= {record.seq for record in batch.records}
+        at = batch.next_from_seq
+    assert before - served == set()
+    assert not served & lost
