@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from topicd.shards.delivery.tail import Blob
     from topicd.shards.delivery.topic import Topic
     from topicd.shards.runtime import Shard
+    from topicd.shards.storage.lookup import SegmentLookup
     from topicd.shards.storage.segment import SegmentInfo
 
 log = logging.getLogger(__name__)
@@ -212,6 +213,13 @@ class Actor:
 
     def segment_reader(self, topic: Topic, info: SegmentInfo) -> SegmentReader:
         return self.readers.get(topic.id, self.data.topic(topic.id), info)
+
+    def segment_lookup(self, topic: Topic, info: SegmentInfo) -> SegmentLookup:
+        return self.readers.lookup(topic.id, self.data.topic(topic.id), info)
+
+    @staticmethod
+    def lookup_sizes(lookup: SegmentLookup) -> IndexSizes:
+        return IndexSizes(lookup.entry, lookup.info.last_seq)
 
     def segment_sizes(self, topic: Topic, info: SegmentInfo) -> IndexSizes:
         return IndexSizes(self.segment_reader(topic, info).entry, info.last_seq)

@@ -17,6 +17,7 @@ from topicd.shards.storage.ranges import Ranges
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
+    from topicd.shards.delivery.retention import Sizes
     from topicd.shards.delivery.tail import Blob
     from topicd.shards.delivery.topic import Topic
     from topicd.shards.storage.segment import SegmentInfo
@@ -92,10 +93,11 @@ class Deletion:
         for info in topic.segments:
             if not info.sealed or info.last_seq < topic.earliest or info.first_seq > last:
                 continue
-            seqs = self._sealed_matches(topic, info, match)
+            lookup = self._actor.segment_lookup(topic, info)
+            seqs = lookup.find(match)
             examined += len(seqs)
             alive = [seq for seq in seqs if topic.earliest <= seq <= last]
-            count, size = self._mark_segment(topic, info, alive)
+            count, size = self._mark_segment(topic, info, alive, self._actor.lookup_sizes(lookup))
             deleted, content = deleted + count, content + size
         recent = sorted(
             seq
@@ -114,23 +116,19 @@ class Deletion:
             self._actor.retention.give_back(topic)
         return deleted, content, examined
 
-    def _sealed_matches(self, topic: Topic, info: SegmentInfo, match: TagMatch) -> list[int]:
-        return self._actor.segment_reader(topic, info).tags().find(match)
-
-    def _mark_segment(self, topic: Topic, info: SegmentInfo, seqs: Iterable[int]) -> tuple[int, int]:
+    def _mark_segment(self, topic: Topic, info: SegmentInfo, seqs: Iterable[int], sizes: Sizes) -> tuple[int, int]:
         marks = topic.marks.get(info.first_seq)
         fresh = [seq for seq in seqs if marks is None or seq not in marks]
         if not fresh:
             return 0, 0
         marks = topic.marks.setdefault(info.first_seq, Ranges())
         unmarked = topic.unmarked.setdefault(info.first_seq, Ranges())
-        sizes = self._actor.segment_sizes(topic, info)
         content = 0
-        for seq in fresh:
-            marks.add(seq)
-            unmarked.add(seq)
-            content += sizes.content(seq, seq)
-            info.dead_bytes += sizes.offset(seq + 1) - sizes.offset(seq)
+        for first, last in Ranges((seq, seq) for seq in fresh):
+            marks.add(first, last)
+            unmarked.add(first, last)
+            content += sizes.content(first, last)
+            info.dead_bytes += sizes.offset(last + 1) - sizes.offset(first)
         info.dead += len(fresh)
         self._actor.checkpointer.note_marks(topic)
         return len(fresh), content
@@ -142,8 +140,10 @@ class Deletion:
         if split:
             for info in topic.segments:
                 inside = [seq for seq in seqs[:split] if info.first_seq <= seq <= info.last_seq]
-                count, size = self._mark_segment(topic, info, inside) if inside and not info.sealed else (0, 0)
-                deleted, content = deleted + count, content + size
+                if inside and not info.sealed:
+                    sizes = self._actor.segment_sizes(topic, info)
+                    count, size = self._mark_segment(topic, info, inside, sizes)
+                    deleted, content = deleted + count, content + size
         for seq in seqs[split:]:
             if seq in topic.tail_dead:
                 continue

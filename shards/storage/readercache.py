@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Lock
 
 from topicd.shards.storage.fs import Fs
+from topicd.shards.storage.lookup import SegmentLookup
 from topicd.shards.storage.reader import SegmentReader
 from topicd.shards.storage.segment import SegmentInfo
 
@@ -25,10 +26,12 @@ class ReaderCache:
         self._lock = Lock()
         self._readers: OrderedDict[tuple[int, int], SegmentReader] = OrderedDict()
         self._bytes = 0
+        self._lookups: OrderedDict[tuple[int, int], SegmentLookup] = OrderedDict()
+        self._lookup_bytes = 0
 
     @property
     def mapped_bytes(self) -> int:
-        return self._bytes
+        return self._bytes + self._lookup_bytes
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -52,22 +55,48 @@ class ReaderCache:
                 self._forget(next(iter(self._readers)))
         return reader
 
+    def lookup(self, topic_id: int, topic_dir: Path, info: SegmentInfo) -> SegmentLookup:
+        """Tags and sizes of a sealed segment. These have room of their own: small, and worth more than data."""
+        key = (topic_id, info.first_seq)
+        with self._lock:
+            found = self._lookups.get(key)
+            if found is not None and found.info is info:
+                self._lookups.move_to_end(key)
+                return found
+        found = SegmentLookup(self._fs, topic_dir, info).open()
+        with self._lock:
+            self._forget_lookup(key)
+            self._lookups[key] = found
+            self._lookup_bytes += found.mapped_bytes
+            while len(self._lookups) > 1 and self._lookup_bytes > self._max_bytes:
+                self._forget_lookup(next(iter(self._lookups)))
+        return found
+
     def drop(self, topic_id: int, first_seq: int | None = None) -> None:
         """Forget one reader of the topic, or all of them."""
         with self._lock:
             if first_seq is not None:
                 self._forget((topic_id, first_seq))
+                self._forget_lookup((topic_id, first_seq))
                 return
             for key in [key for key in self._readers if key[0] == topic_id]:
                 self._forget(key)
+            for key in [key for key in self._lookups if key[0] == topic_id]:
+                self._forget_lookup(key)
 
     def clear(self) -> None:
         with self._lock:
             self._readers.clear()
-            self._bytes = 0
+            self._lookups.clear()
+            self._bytes = self._lookup_bytes = 0
 
     def _forget(self, key: tuple[int, int]) -> None:
         # Not closed: another thread may be reading through it.
         reader = self._readers.pop(key, None)
         if reader is not None:
             self._bytes -= reader.mapped_bytes
+
+    def _forget_lookup(self, key: tuple[int, int]) -> None:
+        found = self._lookups.pop(key, None)
+        if found is not None:
+            self._lookup_bytes -= found.mapped_bytes

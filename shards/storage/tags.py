@@ -202,6 +202,11 @@ class TagTable:
         return self._seal.tag_count if self._seal else 0
 
     @property
+    def index_xxh3(self) -> int:
+        """Of the index that belongs to this table."""
+        return self._seal.index_xxh3 if self._seal else 0
+
+    @property
     def mapped_bytes(self) -> int:
         return len(self._view)
 
