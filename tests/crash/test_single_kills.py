@@ -190,3 +190,14 @@ def test_clean_stop_under_load_answers_or_refuses_everything(daemon: Daemon) -> 
     daemon.start().wait_ready()
     load.progress()
     load.finish()
+
+
+@pytest.mark.fault("ROT-04")
+def test_second_daemon_on_the_directory_is_refused(daemon: Daemon, tmp_path: Path) -> None:
+    second = Daemon(tmp_path / "second", wal_shards=1, delivery_shards=1)
+    second.data = daemon.data
+    second.start()
+    wait_until(lambda: not second.running, "the second daemon to give up")
+    assert second.exit_code == 3
+    assert str(daemon.pid) in second.log
+    assert daemon.client().publish("still", b"served") == 1

@@ -165,6 +165,10 @@ class Daemon:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def exit_code(self) -> int | None:
+        return self._require().poll()
+
+    @property
     def pid(self) -> int:
         return self._require().pid
 
