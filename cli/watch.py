@@ -6,6 +6,7 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +71,9 @@ def watch(
         for name in names:
             _expect(client, name, create)
         wanted: list[str | list[str]] = [*([names] if names else []), *patterns]
-        watches = [client.watch(one, start, **given) for one in wanted]
-        follow_on(watches[0] if len(watches) == 1 else Merged(watches), printer, limit)
+        with ExitStack() as stack:
+            watches = [stack.enter_context(client.watch(one, start, **given)) for one in wanted]
+            follow_on(watches[0] if len(watches) == 1 else Merged(watches), printer, limit)
 
 
 def simplified(given: tuple[str, ...]) -> tuple[list[str], list[str]]:

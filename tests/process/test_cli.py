@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
