@@ -219,10 +219,10 @@ class Actor:
 
     @staticmethod
     def lookup_sizes(lookup: SegmentLookup) -> IndexSizes:
-        return IndexSizes(lookup.entry, lookup.info.last_seq)
+        return IndexSizes(lookup.offset)
 
     def segment_sizes(self, topic: Topic, info: SegmentInfo) -> IndexSizes:
-        return IndexSizes(self.segment_reader(topic, info).entry, info.last_seq)
+        return IndexSizes(self.segment_reader(topic, info).offset)
 
     def ts_of(self, topic: Topic, seq: int) -> int:
         """When a stored record was written; the topic's newest time for one that is not there."""

@@ -5,7 +5,7 @@ operation goes to the log, its effect follows from it, at once and again at reco
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from topicd.errors import TopicdError
@@ -63,8 +63,13 @@ class Deletion:
         self._actor.submit_control(topic, frame, ControlEntry(Need.PLACED))
 
     def replay(self, topic: Topic, body: dict[str, Any]) -> None:
-        match = body.get("match")
-        self.apply(topic, body.get("before"), TagMatch.from_wire(match) if match else None, int(body["bound"]))
+        """Marks and floor only: recovery counts what is left once, at its end."""
+        before, match = body.get("before"), body.get("match")
+        last = int(body["bound"]) if before is None else min(int(body["bound"]), int(before) - 1)
+        if match is None:
+            topic.delete_below = max(topic.delete_below, last + 1)
+        else:
+            self._mark_matching(topic, TagMatch.from_wire(match), last)
 
     def apply(self, topic: Topic, before_seq: int | None, match: TagMatch | None, bound: int) -> tuple[int, int, int]:
         """(records, content bytes, records examined)."""
@@ -89,14 +94,24 @@ class Deletion:
     # ---- by tag ----
 
     def _delete_matching(self, topic: Topic, match: TagMatch, last: int) -> tuple[int, int, int]:
+        deleted, content, examined = self._mark_matching(topic, match, last)
+        topic.count -= deleted
+        topic.bytes -= content
+        topic.earliest = self._actor.retention.first_live(topic, topic.earliest)
+        if deleted:
+            self._actor.retention.give_back(topic)
+        return deleted, content, examined
+
+    def _mark_matching(self, topic: Topic, match: TagMatch, last: int) -> tuple[int, int, int]:
         deleted = content = examined = 0
         for info in topic.segments:
             if not info.sealed or info.last_seq < topic.earliest or info.first_seq > last:
                 continue
+            self._actor.show_life()
             lookup = self._actor.segment_lookup(topic, info)
             seqs = lookup.find(match)
             examined += len(seqs)
-            alive = [seq for seq in seqs if topic.earliest <= seq <= last]
+            alive = seqs[bisect_left(seqs, topic.earliest) : bisect_left(seqs, last + 1)]
             count, size = self._mark_segment(topic, info, alive, self._actor.lookup_sizes(lookup))
             deleted, content = deleted + count, content + size
         recent = sorted(
@@ -108,50 +123,59 @@ class Deletion:
         )
         examined += len(recent)
         count, size = self._mark_recent(topic, recent)
-        deleted, content = deleted + count, content + size
-        topic.count -= deleted
-        topic.bytes -= content
-        topic.earliest = self._actor.retention.first_live(topic, topic.earliest)
-        if deleted:
-            self._actor.retention.give_back(topic)
-        return deleted, content, examined
+        return deleted + count, content + size, examined
 
-    def _mark_segment(self, topic: Topic, info: SegmentInfo, seqs: Iterable[int], sizes: Sizes) -> tuple[int, int]:
-        marks = topic.marks.get(info.first_seq)
-        fresh = [seq for seq in seqs if marks is None or seq not in marks]
+    def _mark_segment(self, topic: Topic, info: SegmentInfo, seqs: list[int], sizes: Sizes) -> tuple[int, int]:
+        fresh = _not_in(topic.marks.get(info.first_seq), seqs)
         if not fresh:
             return 0, 0
         marks = topic.marks.setdefault(info.first_seq, Ranges())
         unmarked = topic.unmarked.setdefault(info.first_seq, Ranges())
-        content = 0
-        for first, last in Ranges((seq, seq) for seq in fresh):
+        records = size = 0
+        for first, last in fresh:
             marks.add(first, last)
             unmarked.add(first, last)
-            content += sizes.content(first, last)
-            info.dead_bytes += sizes.offset(last + 1) - sizes.offset(first)
-        info.dead += len(fresh)
+            records += last - first + 1
+            size += sizes.offset(last + 1) - sizes.offset(first)
+        info.dead += records
+        info.dead_bytes += size
         self._actor.checkpointer.note_marks(topic)
-        return len(fresh), content
+        return records, size - FRAME_OVERHEAD * records
 
     def _mark_recent(self, topic: Topic, seqs: list[int]) -> tuple[int, int]:
         """Records of the active segment and of the tail."""
         split = bisect_left(seqs, topic.stored + 1)
         deleted = content = 0
-        if split:
-            for info in topic.segments:
-                inside = [seq for seq in seqs[:split] if info.first_seq <= seq <= info.last_seq]
-                if inside and not info.sealed:
-                    sizes = self._actor.segment_sizes(topic, info)
-                    count, size = self._mark_segment(topic, info, inside, sizes)
-                    deleted, content = deleted + count, content + size
-        for seq in seqs[split:]:
-            if seq in topic.tail_dead:
+        for info in topic.segments if split else ():
+            if info.sealed:
                 continue
-            blob = next(iter(topic.tail.from_seq(seq)))
-            content += blob.offset_of(seq + 1) - blob.offset_of(seq) - FRAME_OVERHEAD
-            topic.tail_dead.add(seq)
-            deleted += 1
+            inside = seqs[bisect_left(seqs, info.first_seq) : bisect_left(seqs, info.last_seq + 1)]
+            count, size = self._mark_segment(topic, info, inside, self._actor.segment_sizes(topic, info))
+            deleted, content = deleted + count, content + size
+        for first, last in _not_in(topic.tail_dead, seqs[split:]):
+            for blob in topic.tail.from_seq(first):
+                if blob.first_seq > last:
+                    break
+                low, high = max(first, blob.first_seq), min(last, blob.last_seq)
+                content += blob.offset_of(high + 1) - blob.offset_of(low) - FRAME_OVERHEAD * (high - low + 1)
+            topic.tail_dead.add(first, last)
+            deleted += last - first + 1
         return deleted, content
+
+
+def _not_in(known: Ranges | None, seqs: list[int]) -> list[tuple[int, int]]:
+    """Ascending seqs as ranges, without those that are known already."""
+    ranges: list[tuple[int, int]] = []
+    first = previous = 0
+    for seq in seqs:
+        if seq != previous + 1 or not first:
+            if first:
+                ranges.append((first, previous))
+            first = seq
+        previous = seq
+    if first:
+        ranges.append((first, previous))
+    return ranges if known is None else [part for a, b in ranges for part in known.missing(a, b)]
 
 
 def note_tags(topic: Topic, blob: Blob) -> None:

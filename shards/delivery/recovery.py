@@ -253,7 +253,6 @@ class Recovery:
         elif run.type == FrameType.CONFIG_UPDATE:
             topic.set_config(TopicConfig.from_fields(body["config"]))
         elif run.type == FrameType.DELETE:
-            self._settle(topic)
             actor.deletion.replay(topic, body)
         elif run.type == FrameType.EVICT_WATERMARK:
             if int(body["evict_floor"]) > topic.evict_floor:

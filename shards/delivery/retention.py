@@ -14,7 +14,6 @@ from topicd.model import GapReason
 from topicd.shards.delivery.deletion import forget_tags
 from topicd.shards.delivery.outlet import ControlEntry, Need
 from topicd.shards.delivery.tail import Blob
-from topicd.shards.storage.index import IndexEntry
 from topicd.shards.storage.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -91,6 +90,7 @@ class Retention:
 
     def _live_runs(self, topic: Topic, first: int, last: int) -> Iterator[tuple[int, int, Sizes]]:
         for piece in self.pieces(topic, first, last):
+            self._actor.show_life()
             low, high = max(first, piece.first), min(last, piece.last)
             for a, b in [(low, high)] if piece.dead is None else piece.dead.missing(low, high):
                 yield a, b, piece.sizes
@@ -193,15 +193,11 @@ class _BlobSizes(Sizes):
 class IndexSizes(Sizes):
     """The same from a segment's index; entries are looked up, not loaded."""
 
-    def __init__(self, entry: Callable[[int], IndexEntry], last_seq: int) -> None:
-        self._entry = entry
-        self._last_seq = last_seq
+    def __init__(self, offset: Callable[[int], int]) -> None:
+        self._offset = offset
 
     def offset(self, seq: int) -> int:
-        if seq > self._last_seq:
-            last = self._entry(self._last_seq)
-            return last.offset + last.length
-        return self._entry(seq).offset
+        return self._offset(seq)
 
 
 def _until_freed(sizes: Sizes, first: int, last: int, content: int) -> tuple[int, int]:

@@ -25,6 +25,7 @@ ENTRY = struct.Struct(
     "3x"
 )
 ENTRY_BYTES = ENTRY.size
+_OFFSET = struct.Struct("<I")  # the first field of an entry
 FLAGS_AT = struct.calcsize("<IIQ")
 # Instead of the frame's flags, never beside them:
 GONE = 0x80  # deleted and rewritten away: length 0
@@ -41,6 +42,15 @@ class IndexEntry(NamedTuple):
 
 def entry_at(index: Buffer, number: int) -> IndexEntry:
     return IndexEntry._make(ENTRY.unpack_from(index, number * ENTRY_BYTES))
+
+
+def offset_at(index: Buffer, number: int) -> int:
+    """Where that record begins; where the last one ends, for the number behind it. Quicker than an entry."""
+    if number * ENTRY_BYTES < len(index):
+        offset: int = _OFFSET.unpack_from(index, number * ENTRY_BYTES)[0]
+        return offset
+    last = entry_at(index, number - 1)
+    return last.offset + last.length
 
 
 def entry_count(index: Buffer) -> int:

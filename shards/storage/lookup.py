@@ -9,7 +9,7 @@ from pathlib import Path
 from topicd._native import core
 from topicd.model import TagMatch
 from topicd.shards.storage.fs import Fs
-from topicd.shards.storage.index import IndexEntry, entry_at
+from topicd.shards.storage.index import offset_at
 from topicd.shards.storage.names import IDX, map_file, segment_file
 from topicd.shards.storage.reader import SegmentReader
 from topicd.shards.storage.segment import SegmentInfo
@@ -46,7 +46,8 @@ class SegmentLookup:
         """Seqs of the records with a matching tag, ascending; those deleted after the seal are among them."""
         return self._table.find(match)
 
-    def entry(self, seq: int) -> IndexEntry:
+    def offset(self, seq: int) -> int:
+        """Where the record begins in .data; one behind the last seq: where the data ends."""
         if self._reader is not None:
-            return self._reader.entry(seq)
-        return entry_at(self._index, seq - self.info.first_seq)
+            return self._reader.offset(seq)
+        return offset_at(self._index, seq - self.info.first_seq)

@@ -23,6 +23,7 @@ from topicd.shards.storage.index import (
     entry_count,
     flagged,
     gone_entries,
+    offset_at,
 )
 from topicd.shards.storage.names import DATA, IDX, map_file, segment_file, topic_id_of
 from topicd.shards.storage.ranges import Ranges
@@ -125,6 +126,16 @@ class SegmentReader:
         if len(raw) < ENTRY_BYTES:
             raise self._corrupt(seq, info.last_seq, "the index ends early")
         return IndexEntry._make(ENTRY.unpack(raw))
+
+    def offset(self, seq: int) -> int:
+        """Where the record begins in .data; one behind the last seq: where the data ends."""
+        number = seq - self._info.first_seq
+        if self._mapped:
+            return offset_at(self._index, number)
+        if number < self._info.count:
+            return self.entry(seq).offset
+        last = self.entry(seq - 1)
+        return last.offset + last.length
 
     def locate(self, after_seq: int, max_records: int, max_bytes: int, ts: bool = False) -> Span | None:
         """Records behind after_seq, as many as fit but at least one; None if there is none.

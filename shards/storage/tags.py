@@ -10,7 +10,7 @@ postings   u32 per tagged record: seq - first seq, ascending per tag
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,21 +212,22 @@ class TagTable:
 
     def find(self, match: TagMatch) -> list[int]:
         """Seqs of the records with a matching tag, ascending; those deleted after the seal are among them."""
-        number = bisect_left(_Keys(self), match.value)
-        found: list[int] = []
-        while number < self.tag_count and match.matches(self.key(number)):
-            found += self._postings(number)
-            number += 1
-            if not match.prefix:
-                break
-        return sorted(found) if match.prefix else found
+        keys, size = _Keys(self), len(match.value)
+        low = bisect_left(keys, match.value)
+        if not match.prefix:
+            return self._postings(low, low + 1) if low < len(keys) and keys[low] == match.value else []
+        high = bisect_right(keys, match.value, low, key=lambda key: key[:size])
+        return sorted(self._postings(low, high)) if low < high else []
 
     def key(self, number: int) -> bytes:
         at, size, _, _ = self._entry(number)
         return bytes(self._view[self._keys_at + at : self._keys_at + at + size])
 
-    def _postings(self, number: int) -> list[int]:
-        _, _, first, count = self._entry(number)
+    def _postings(self, low: int, high: int) -> list[int]:
+        """Seqs of the tags low to high - 1: those of neighbours lie side by side."""
+        first = self._entry(low)[2]
+        _, _, last_first, last_count = self._entry(high - 1)
+        count = last_first + last_count - first
         numbers = struct.unpack_from(f"<{count}I", self._view, self._postings_at + first * 4)
         return [self._first_seq + n for n in numbers]
 

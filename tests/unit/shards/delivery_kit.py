@@ -73,6 +73,9 @@ class FakeActor:
             return next(row[1] for row in rows if row[0] >= seq)
         return topic.last_ts
 
+    def show_life(self) -> None:
+        pass
+
     def submit_control(self, topic: Topic, frame: bytes, entry: object) -> None:
         self.logged.append(frame)
 
