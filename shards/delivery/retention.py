@@ -70,13 +70,13 @@ class Retention:
         """Caps, after records became visible or a cap was tightened. TTL first: what it takes is not the cap's."""
         self.expire(topic)
         config = topic.config
-        cap_bytes = config.cap_bytes
+        cap_records, cap_bytes = config.cap_records, config.cap_bytes
+        if config.discard == "reject":
+            cap_records = cap_bytes = 0
         if topic.ephemeral:
             cap_bytes = min(cap_bytes or EPHEMERAL_BYTES, EPHEMERAL_BYTES)
-        if config.discard == "reject" and not topic.ephemeral:
-            return
-        if config.cap_records and topic.count > config.cap_records:
-            self._remove_oldest(topic, records=topic.count - config.cap_records, content=0)
+        if cap_records and topic.count > cap_records:
+            self._remove_oldest(topic, records=topic.count - cap_records, content=0)
         if cap_bytes and topic.bytes > cap_bytes:
             self._remove_oldest(topic, records=0, content=topic.bytes - cap_bytes)
 
