@@ -20,6 +20,8 @@ from tests.faults.sweep import Case, cases, in_order, run_case
 
 SAMPLE = 1_200
 SHOWN = 20
+KINDS = ("crash", "kill", "restart", "once", "always")
+STEP = "step"  # one shard dies at a step
 
 
 def _work(case: object) -> tuple[str, list[str]]:
@@ -36,7 +38,10 @@ def _chosen(given: argparse.Namespace, chance: Random) -> list[object]:
     if not scenes:
         raise SystemExit(f"no scene {given.scene!r}; there are: {', '.join(scene.name for scene in SCENES)}")
     seeds = range(7) if given.full else [chance.randrange(1_000) for _ in range(7)]
-    found: list[object] = [*cases(scenes, seeds=seeds), *kill_cases(scenes)]
+    kinds = given.kinds.split(",") if given.kinds else [*KINDS, STEP]
+    found: list[object] = [case for case in cases(scenes, seeds=seeds) if case.kind in kinds]
+    if STEP in kinds:
+        found += kill_cases(scenes)
     return found if given.full else chance.sample(found, min(given.sample, len(found)))
 
 
@@ -56,11 +61,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the sample; default: a random one, printed")
     parser.add_argument("--sample", type=int, default=SAMPLE, help="cases of a sample")
     parser.add_argument("--scene", default=None, help="only this one")
+    parser.add_argument("--kinds", default=None, help="only these: crash,kill,restart,once,always,step")
+    parser.add_argument("--first", action="store_true", help="end with the first violation")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     given = parser.parse_args()
     seed = secrets.randbits(31) if given.seed is None else given.seed
     _prepare()
     failed = [f"{scene.name}: {line}" for scene in SCENES for line in in_order(scene)]
+    if failed and given.first:
+        print(f"VIOLATION {failed[0]}")
+        return 1
     chosen = _chosen(given, Random(seed))
     print(f"seed {seed}, {len(chosen)} cases of {len(SCENES)} scenes", flush=True)
     began, tty, kinds = time.monotonic(), sys.stdout.isatty(), Counter[str]()
@@ -68,6 +78,8 @@ def main() -> int:
         kinds["violated" if problems else "held"] += 1
         if problems:
             failed.append("\n    ".join([name, *problems[:4]]))
+        if failed and given.first:
+            break
         if tty:
             print(f"\r\033[K{done}/{len(chosen)}, {len(failed)} violations", end="", flush=True)
         elif done % 500 == 0:

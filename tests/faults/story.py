@@ -5,13 +5,14 @@ played again and again on disks that fail or forget at another call each time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faults.machine import KIB, ConnectionGone, Machine, Ticket
+from tests.support.faultfs import Crashed
 from tests.support.oracle import Batch, Oracle
-from topicd.errors import NotReady, OutOfOrder, StorageFailed, Throttled
+from topicd.errors import NotReady, OutOfOrder, StorageFailed, Throttled, TopicdError
 from topicd.ipc.protocol import Op
 
 REFUSALS = (StorageFailed, Throttled, NotReady)
@@ -31,6 +32,7 @@ class Story:
         self.refused: list[str] = []
         self.leaving: set[str] = set()  # topics whose deletion was asked for
         self._number = 0
+        self._under_way: list[tuple[str, Batch, Ticket]] = []
         self._sent: dict[tuple[str, int], list[Batch]] = {}  # by topic and producer, in the order of their numbers
 
     def on(self, machine: Machine, oracle: Oracle | None = None) -> Story:
@@ -82,6 +84,7 @@ class Story:
             under_way.append((topic, batch, request))
             if not grouped:
                 self.machine.turn_wals_only()
+        self._under_way = under_way
         for topic, batch, request in under_way:
             with self._refusable(f"append to {topic}"):
                 try:
@@ -93,6 +96,16 @@ class Story:
                     if producer:
                         self._sent[(topic, producer)].remove(batch)  # its number is free again
                     raise
+
+    def hear(self) -> None:
+        """A disk or a shard died: what the delivery shard tells clients before it notices counts as well."""
+        for actor in self.machine.actors.values():
+            with suppress(Exception, Crashed):
+                actor.doorbell()
+        for topic, batch, ticket in self._under_way:
+            if ticket.wire.answered(ticket.request_id):
+                with suppress(TopicdError):
+                    self.oracle.acked(batch, self.machine.finish_append(topic, ticket).first_seq)
 
     def append_to_ring(self, topic: str, records: int = 1) -> None:
         """Class memory: acknowledged before any WAL shard has looked at the ring."""

@@ -109,6 +109,22 @@ def test_corrupt_newest_snapshot_costs_nothing(scene: Scene, staged: list[Stage]
         assert unlike(expected, machine.picture()) == ""
 
 
+@pytest.mark.fault("REC-01")
+def test_first_records_of_a_new_directory_survive_at_once(disk: FakeDisk) -> None:
+    """No checkpoint, no snapshot has been taken yet: all there is is the first WAL file and its name."""
+    with Machine(disk) as machine:
+        machine._memory.create()
+        machine.start_wal(0)
+        machine.start_delivery(0, absorb=False)
+        story = Story(machine)
+        story.topic("f", "fsync")
+        story.append("f", 2)
+        machine.abandon()
+        for seed in range(7):
+            with Machine(disk.image(seed), previous=machine, power_lost=True) as successor:
+                assert story.on(successor.open()).problems(power_lost=True) == []
+
+
 @pytest.mark.fault("DEL-03")
 def test_deletes_outlive_the_wal_that_held_them(disk: FakeDisk) -> None:
     with Machine(disk) as machine:

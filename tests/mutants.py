@@ -1,0 +1,304 @@
+"""Do the tests notice a missing safeguard? `python -m tests.mutants [part of a name]` takes each one away, in a copy of
+the source, and runs the tests that should mind.
+
+Every mutant must be caught; one that no longer matches the source is an error too. The list is also the answer to
+"why is this line here?". Those of the storage layer are in tests/unit/storage/mutants.py and run along.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.unit.storage import mutants as storage
+
+ROOT = Path(__file__).resolve().parents[1]
+PATIENCE_S = 900
+IGNORED = shutil.ignore_patterns(".git", ".venv", "var", "build", "dist", "*.egg-info", "__pycache__", ".*_cache")
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: list[str]  # arguments of python that must fail
+
+
+def sweep(scene: str, kinds: str) -> list[str]:
+    return ["-m", "tests.faults", "--full", "--first", "--workers", "1", "--scene", scene, "--kinds", kinds]
+
+
+def pytest(where: str) -> list[str]:
+    return ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", where]
+
+
+MUTANTS = [
+    # ---- WAL: append ----
+    Mutant(
+        "append: not synced",
+        "shards/wal/log.py",
+        "            self._require_active().file.sync_data()\n",
+        "            self._require_active()\n",
+        sweep("append", "crash"),
+    ),
+    Mutant(
+        "append: acknowledged before the sync",
+        "shards/delivery/outlet.py",
+        "    Durability.FSYNC: Need.SYNCED,\n",
+        "    Durability.FSYNC: Need.WRITTEN,\n",
+        sweep("append", "crash"),
+    ),
+    Mutant(
+        "append: counters told before they are true",
+        "shards/wal/committer.py",
+        "        try:\n            self._log.append(parts, length)\n",
+        "        for take in group:\n"
+        "            take.inlet.ring.set_written(take.end)\n            take.inlet.ring.set_synced(take.end)\n"
+        "        try:\n            self._log.append(parts, length)\n",
+        sweep("append", "crash,step"),
+    ),
+    Mutant(
+        "append: a file whose sync failed is written again",
+        "shards/wal/log.py",
+        "            self.lsn = self.synced_lsn\n            self._abandon_active()\n            raise\n",
+        "            raise\n",
+        sweep("append", "once"),
+    ),
+    Mutant(
+        "append: a failed write leaves unsynced groups in between",
+        "shards/wal/committer.py",
+        "        self._secure_written()\n",
+        "",
+        sweep("slow delivery", "once,always"),
+    ),
+    Mutant(
+        "append: what was visible is not sent again",
+        "shards/delivery/outlet.py",
+        "        for parts in [*(parts for end, parts in seen if end not in ends), *waiting]:\n",
+        "        for parts in []:\n",
+        pytest("tests/faults/test_wal_failures.py"),
+    ),
+    Mutant(
+        "append: name of the WAL's directory not synced",
+        "shards/wal/log.py",
+        "        self._fs.sync_dir(self._directory.parent)\n",
+        "",
+        pytest("tests/faults/test_recovery.py"),
+    ),
+    # ---- WAL: rotation, spares, recycling, start ----
+    Mutant(
+        "rotation: finished file not synced",
+        "shards/wal/log.py",
+        "            if self.dirty:\n                self.sync()\n",
+        "            self.synced_lsn = self.lsn\n",
+        sweep("rotation of unsynced files", "crash"),
+    ),
+    Mutant(
+        "rotation: name of the new file not synced",
+        "shards/wal/log.py",
+        "            self._fs.rename(prepared.path, target)\n            self._fs.sync_dir(self._directory)\n",
+        "            self._fs.rename(prepared.path, target)\n",
+        sweep("rotation", "crash"),
+    ),
+    Mutant(
+        "recycling: files leave in any order",
+        "shards/wal/spares.py",
+        "the log would seem to have a hole.\n        self._fs.sync_dir(self._directory)\n",
+        "the log would seem to have a hole.\n",
+        sweep("recycling", "crash,once,always"),
+    ),
+    Mutant(
+        "recycling: files go before every shard has absorbed them",
+        "shards/wal/committer.py",
+        "            if any(have is not None and have < end for have, end in zip(absorbed, ends, strict=True)):\n"
+        "                break\n",
+        "",
+        sweep("recycling", "crash,kill"),
+    ),
+    Mutant(
+        "start: the log of a killed writer not synced",
+        "shards/wal/log.py",
+        "        file.sync_data()\n        size = file.size()\n",
+        "        size = file.size()\n",
+        sweep("append", "kill"),
+    ),
+    Mutant(
+        "start: rings of the killed run not drained",
+        "shards/wal/adopt.py",
+        "    committer.finish()\n",
+        "",
+        sweep("append", "restart"),
+    ),
+    Mutant(
+        "start: bells of the dead not rung",
+        "shards/wal/committer.py",
+        "        # A predecessor may have been killed between a counter and its bell, or with the bell half rung.\n"
+        "        self._ring_all()\n",
+        "",
+        sweep("append", "step"),
+    ),
+    Mutant(
+        "start: torn tail not cut",
+        "shards/wal/adopt.py",
+        "        removed = walfile.cut(fs, directory, end)\n",
+        "        removed = 0\n",
+        sweep("slow delivery", "crash,restart"),
+    ),
+    # ---- checkpoint, seal, snapshot ----
+    Mutant(
+        "checkpoint: data not synced",
+        "shards/storage/checkpoint.py",
+        "                    work.run(work.file.sync_data)",
+        "                    pass",
+        sweep("recycling", "crash"),
+    ),
+    Mutant(
+        "checkpoint: runs ahead of the WAL",
+        "shards/delivery/checkpoint.py",
+        "            await all_synced(self._actor.outlets)\n",
+        "",
+        sweep("checkpoint and seal", "crash"),
+    ),
+    Mutant(
+        "seal: index not synced",
+        "shards/storage/seal.py",
+        "        _sync_index(fs, topic_dir, first_seq)",
+        "        pass",
+        sweep("checkpoint and seal", "crash"),
+    ),
+    Mutant(
+        "snapshot: bytes not synced before the rename",
+        "shards/storage/fs.py",
+        "            file.pwrite(parts, 0)\n            file.sync()\n",
+        "            file.pwrite(parts, 0)\n",
+        sweep("snapshot", "crash"),
+    ),
+    Mutant(
+        "snapshot: the WAL forgets what only the newest knows",
+        "shards/delivery/snapshots.py",
+        "zip(self._actor.outlets, self._stored, self._marks[0], strict=True)",
+        "zip(self._actor.outlets, self._stored, self._marks[-1], strict=True)",
+        pytest("tests/faults/test_recovery.py"),
+    ),
+    Mutant(
+        "snapshot: those of earlier runs go at once",
+        "shards/storage/snapshot.py",
+        "        if not all(self._settled(directory) for directory in siblings):\n",
+        "        if False:\n",
+        pytest("tests/faults/test_shard_counts.py"),
+    ),
+    # ---- deletes, floors ----
+    Mutant(
+        "delete: marks not synced",
+        "shards/storage/checkpoint.py",
+        "    _write_and_sync(fs, works, _write_marks)\n",
+        "    for work in works:\n        work.run(_write_marks, fs, work)\n        work.close()\n",
+        pytest("tests/faults/test_recovery.py"),
+    ),
+    Mutant(
+        "delete: marks never written",
+        "shards/delivery/checkpoint.py",
+        "                self._plan_marks(work, topic, first_seq, ranges)\n        self._unmarked = {}\n",
+        "                pass\n        self._unmarked = {}\n",
+        pytest("tests/faults/test_recovery.py"),
+    ),
+    Mutant(
+        "floors: not in the snapshot",
+        "shards/delivery/snapshots.py",
+        '        "delete_below": topic.delete_below,\n',
+        '        "delete_below": 0,\n',
+        pytest("tests/faults/test_recovery.py"),
+    ),
+    # ---- producers ----
+    Mutant(
+        "dedupe: not rebuilt from the log",
+        "shards/delivery/recovery.py",
+        "                topic.producers.replay(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)\n",
+        "                pass\n",
+        sweep("append", "kill"),
+    ),
+    Mutant(
+        "dedupe: not in the snapshot",
+        "shards/delivery/snapshots.py",
+        '        "producers": topic.producers.to_wire(topic.visible),\n',
+        '        "producers": [],\n',
+        pytest("tests/faults/test_recovery.py"),
+    ),
+    Mutant(
+        "dedupe: a mark counts without its batch",
+        "shards/delivery/recovery.py",
+        "            if run.first_seq + run.whole_count >= mark.first_seq + mark.count:\n",
+        "            if True:\n",
+        pytest("tests/faults/test_recovery.py"),
+    ),
+]
+
+
+def caught(mutant: Mutant) -> bool:
+    with tempfile.TemporaryDirectory(prefix="topicd-mutant-") as scratch:
+        copy = Path(scratch) / "copy"
+        shutil.copytree(ROOT, copy, symlinks=True, ignore=IGNORED)
+        target = copy / mutant.file
+        source = target.read_text()
+        if source.count(mutant.old) != 1:
+            raise LookupError(f"{mutant.name}: {source.count(mutant.old)} places match in {mutant.file}")
+        target.write_text(source.replace(mutant.old, mutant.new))
+        environment = {**os.environ, "PYTHONPATH": str(copy)}
+        try:
+            done = subprocess.run(
+                [sys.executable, *mutant.tests],
+                cwd=copy,
+                env=environment,
+                capture_output=True,
+                check=False,
+                timeout=PATIENCE_S,
+            )
+        except subprocess.TimeoutExpired:
+            return True
+        return done.returncode != 0
+
+
+def healthy(tests: list[str]) -> bool:
+    """The same tests on the source as it is."""
+    return subprocess.run([sys.executable, *tests], cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def verdicts(wanted: str) -> Iterator[tuple[str, str]]:
+    chosen = [mutant for mutant in MUTANTS if wanted in mutant.name]
+    stored = [mutant for mutant in storage.MUTANTS if wanted in f"storage: {mutant.name}"]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        baselines = {tuple(m.tests): pool.submit(healthy, m.tests) for m in chosen}
+        for tests, fine in baselines.items():
+            if not fine.result():
+                yield "BROKEN", f"fails without any mutant: python {' '.join(tests)}"
+                return
+        ours = [(mutant.name, pool.submit(caught, mutant)) for mutant in chosen]
+        theirs = [(f"storage: {mutant.name}", pool.submit(storage.killer, mutant)) for mutant in stored]
+        for name, future in [*ours, *theirs]:
+            try:
+                yield ("caught" if future.result() else "SURVIVED"), name
+            except (LookupError, SystemExit) as exc:
+                yield "OUTDATED", str(exc)
+
+
+def main() -> int:
+    began, found = time.monotonic(), []
+    for verdict, name in verdicts(sys.argv[1] if len(sys.argv) > 1 else ""):
+        found.append(verdict)
+        print(f"{verdict:<9} {name}", flush=True)
+    bad = len(found) - found.count("caught")
+    print(f"{len(found)} mutants in {time.monotonic() - began:.0f} s, {bad} not caught")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
