@@ -118,8 +118,9 @@ def test_what_expired_makes_room_in_a_topic_that_rejects(wire: Wire, topic: str,
     assert wire.append(topic_id, [b"y"] * 2).first_seq == 3
 
 
-def test_a_reject_cap_below_what_is_there_removes_nothing(wire: Wire, topic: str) -> None:
-    topic_id = wire.open(topic, discard="reject")
+@pytest.mark.parametrize("durability", ["disk", "ephemeral"])
+def test_a_reject_cap_below_what_is_there_removes_nothing(wire: Wire, topic: str, durability: str) -> None:
+    topic_id = wire.open(topic, discard="reject", durability=durability)
     wire.append(topic_id, [b"x"] * 5)
     wire.ask(Op.CONFIGURE, {"topic": topic, "config": {"cap_records": 2}})
     assert wire.state(topic)["count"] == 5
