@@ -1,6 +1,7 @@
 """`python -m docs.generate [--check]`: the parts of the documentation that follow from the code.
 
-docs/settings.md is made whole from the declaration of the settings; in docs/protocol.md the table between the two
+docs/settings.md is made whole from the declaration of the settings, docs/client-reference.md from the docstrings of
+the client; in docs/protocol.md the table between the two
 markers is made from the error classes. With --check nothing is written and a page that is out of date is an error.
 """
 
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from docs import reference
 from topicd.config import render_settings_markdown
 from topicd.errors import ERRORS
 
@@ -36,6 +38,7 @@ def protocol(text: str) -> str:
 
 
 PAGES: dict[str, Callable[[str], str]] = {
+    "client-reference.md": lambda text: reference.render(),
     "settings.md": lambda text: render_settings_markdown(),
     "protocol.md": protocol,
 }

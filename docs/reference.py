@@ -1,0 +1,50 @@
+"""The client reference, made from the docstrings and signatures of the public API."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from typing import Any
+
+import topicd
+from topicd import aio
+
+HEAD = """# Client reference
+
+Made by `python -m docs.generate` from the docstrings. For a guided tour see [client.md](client.md).
+"""
+CLASSES = ("Client", "Producer", "Consumer", "Batch", "ReadResult", "Record", "Gap", "Published", "Tombstone")
+
+
+def render() -> str:
+    parts = [HEAD, _function("topicd.connect", topicd.connect)]
+    parts += [_class(f"topicd.{name}", getattr(topicd, name)) for name in CLASSES]
+    parts += [_function("topicd.aio.connect", aio.connect), _class("topicd.aio.AsyncClient", aio.AsyncClient)]
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def _class(name: str, cls: type[Any]) -> str:
+    parts = [f"## {name}\n\n{_text(cls)}"]
+    for member, value in vars(cls).items():
+        if member.startswith("_") or not inspect.getdoc(value):
+            continue
+        if isinstance(value, property):
+            parts.append(f"### {name.rpartition('.')[2]}.{member}\n\n{_text(value)}")
+        elif inspect.isfunction(value):
+            parts.append(_function(f"{name.rpartition('.')[2]}.{member}", value, level="###"))
+    return "\n\n".join(part.rstrip() for part in parts)
+
+
+def _function(name: str, function: Any, level: str = "##") -> str:
+    signature = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")
+    signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", signature)  # annotations are kept as text
+    return f"{level} {name}\n\n```text\n{name}{signature}\n```\n\n{_text(function)}"
+
+
+def _text(thing: Any) -> str:
+    """A docstring as Markdown: examples in the doctest style become blocks."""
+    out: list[str] = []
+    for block in (inspect.getdoc(thing) or "").split("\n\n"):
+        out.append(f"```text\n{block}\n```" if block.lstrip().startswith(">>>") else textwrap.dedent(block))
+    return "\n\n".join(out)
