@@ -41,7 +41,7 @@ def test_a_page_out_of_date_is_noticed_and_repaired(tmp_path: Path, monkeypatch:
     (tmp_path / "settings.md").write_text("old")
     (tmp_path / "protocol.md").write_text(f"before\n{generate.BEGIN}\nold\n{generate.END}\nafter\n")
     found = generate.stale()
-    assert sorted(path.name for path in found) == ["protocol.md", "settings.md"]
+    assert sorted(path.name for path in found) == ["client-reference.md", "protocol.md", "settings.md"]
     page = found[tmp_path / "protocol.md"]
     assert page.startswith("before\n")
     assert page.endswith("after\n")
