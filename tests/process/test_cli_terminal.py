@@ -82,4 +82,4 @@ def test_long_work_shows_a_bar_with_rate_and_time_left(daemon: Daemon, tmp_path:
             terminal.read_some(0.1)
     assert terminal.finish() == 0
     plain = ANSI.sub(b"", terminal.output)
-    assert b"B/s" in plain and b"000 records" in plain
+    assert b"KiB" in plain and b"000 records" in plain

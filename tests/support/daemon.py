@@ -8,6 +8,7 @@ leaves no process and no shared memory behind; every wait is for a condition, un
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -243,6 +244,21 @@ class Daemon:
     def wait_children_gone(self) -> None:
         wait_until(lambda: not any(_lives(child) for child in self._shards.values()), "shards to leave", GONE_S)
         self._shards.clear()
+        # The last thread of a killed process may hold the lock a moment longer than the process shows.
+        wait_until(self._lock_is_free, "the data directory's lock", GONE_S)
+
+    def _lock_is_free(self) -> bool:
+        try:
+            fd = os.open(self.data.lock, os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+        return True
 
     def wait_replaced(self, name: str, old_pid: int, timeout: float = READY_S) -> None:
         """Until another process of that name serves."""
