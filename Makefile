@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml setup.py requirements.lock $(wildcard topicd/_native/*.
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "topicd needs Python 3.11 or newer; set PYTHON=…" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . --config-settings editable_mode=compat
 	@touch $@
 
 run: setup

@@ -1,0 +1,1 @@
+"""Topics as a Spark data source, `format("topicd")`: batch and stream, read and write. Reference: docs/spark.md."""
