@@ -165,9 +165,10 @@ class Meddler:
     def _delete_tag(self, client: Client, topic: str) -> str:
         tag = self._random.choice([tag for tag in TAGS if tag])
         removal = self._oracle.delete(topic, tag=tag)
-        client.delete(topic, match=tag)
+        match = self._random.choice((tag, tag[:2] + "*"))  # no other tag begins so
+        client.delete(topic, match=match)
         self._oracle.deleted(removal)
-        return f"delete {topic} tag {tag}"
+        return f"delete {topic} tag {match}"
 
     def _configure(self, client: Client, topic: str) -> str:
         changes: dict[str, Any] = {"priority": self._random.randint(-10, 10)}

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from tests.crash.load import Churner, Meddler, Producer, Watcher, wait_for_acks
+from tests.crash.owned import Expiring, Retained
 from tests.support.daemon import LIVELY, SUPERVISOR, Daemon, drain_topic, wait_until
 from tests.support.oracle import Oracle, Seen, seen
 from topicd.client.client import Client
@@ -95,8 +96,15 @@ class Generation:
             self.oracle.topic(name)
         client.configure(CAPPED, durability=self._options.classes[0], cap_records=CAP)
         self.oracle.topic(CAPPED, cap_records=CAP)
-        client.close()
         run_dir, seed = self.daemon.run.root, self._random.getrandbits(32)
+        classes = self._options.classes
+        self._owned: list[Expiring | Retained] = [
+            Expiring(run_dir, self._random.choice(classes)),
+            Retained(run_dir, self._random.choice(classes), seed),
+        ]
+        for owned in self._owned:
+            owned.prepare(client)
+        client.close()
         self._producers = [
             Producer(f"p{n}", run_dir, self.oracle, [*self._topics, CAPPED], seed + n) for n in range(PRODUCERS)
         ]
@@ -111,7 +119,7 @@ class Generation:
 
     @property
     def _workers(self) -> list[Any]:
-        return [*self._producers, self._churner]
+        return [*self._producers, self._churner, *self._owned]
 
     def close(self) -> None:
         """A clean stop at the end: within its time, with nothing left behind."""
@@ -130,12 +138,9 @@ class Generation:
         self.daemon.close()
 
     def _stop_quietly(self) -> None:
-        for worker in getattr(self, "_producers", []):
+        for worker in self._workers if hasattr(self, "_watcher") else []:
             worker._stopping = True
             worker.go()
-        if hasattr(self, "_churner"):
-            self._churner._stopping = True
-            self._churner.go()
         if hasattr(self, "_watcher"):
             self._watcher.stop()
 
@@ -256,6 +261,8 @@ class Generation:
                 if topic != CAPPED:
                     problems += self._check_watcher(topic, found)
             problems += self._check_churned(client)
+            for owned in self._owned:
+                problems += owned.check(client)
             problems += self._meddler.check(client)
         finally:
             client.close()
