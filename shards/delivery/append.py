@@ -16,7 +16,7 @@ from topicd.frames import codec_error, core, producer_frame
 from topicd.ipc.protocol import APPEND, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE
 from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, KIB, MAX_BATCH_RECORDS
 from topicd.shards.delivery.entry import AppendEntry, Replier, Waiter
-from topicd.shards.delivery.outlet import Need, Part
+from topicd.shards.delivery.outlet import Need, Part, storage_failed
 from topicd.shards.delivery.reservation import reserve_seqs
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class Appender:
                 limit="max_inflight_bytes",
                 retry_after_ms=_RETRY_MS,
             )
+        if actor.checkpointer.failing and actor.checkpointer.behind and not topic.ephemeral:
+            raise storage_failed(actor.checkpointer.failing)
         if actor.checkpointer.full:
             raise Throttled(
                 "the disk does not keep up: too much waits in memory for its checkpoint",

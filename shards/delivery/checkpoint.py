@@ -7,6 +7,7 @@ The threads get bytes and paths; every change of state happens here, in the acto
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -66,8 +67,11 @@ class Checkpointer:
         self._total_bytes = 0
         self._opened = False
         self.waiting: set[Session] = set()  # writers that are not read from until memory is free again
+        self._errno = 0  # of the round under way
+        self._told: set[int] = set()  # topics whose failure was logged since a round went well
         self.checkpoints = 0
         self.failures = 0
+        self.failing = 0  # errno of the last round; 0: it went well
 
     # ---- what the actor tells ----
 
@@ -119,11 +123,16 @@ class Checkpointer:
         return self._tail_bytes > _BEHIND * self._actor.settings.checkpoint_bytes
 
     @property
+    def holds_writers(self) -> bool:
+        """Shall writers wait? Not while the disk refuses checkpoints: then they are refused, with the reason."""
+        return self.behind and not self.failing
+
+    @property
     def full(self) -> bool:
         return self._tail_bytes > _FULL * self._actor.settings.checkpoint_bytes
 
     def _wake_writers(self) -> None:
-        if not self.behind:
+        if not self.holds_writers:
             waiting, self.waiting = self.waiting, set()
             for session in waiting:
                 self._actor.loop.call_soon(session.go_on)
@@ -212,7 +221,7 @@ class Checkpointer:
 
     async def _run_round(self) -> None:
         work = self._plan()
-        ok = True
+        ok, self._errno = True, errno.EIO
         try:
             loop = self._actor.loop
             await all_synced(self._actor.outlets)
@@ -226,9 +235,8 @@ class Checkpointer:
         finally:
             self._round = None
         self._remove_doomed()
+        self._note_outcome(ok)
         self._wake_writers()
-        if not ok:
-            self.failures += 1
         if self._dirty or self._unmarked:
             if ok:
                 self._arm()
@@ -353,7 +361,21 @@ class Checkpointer:
                 self._unmarked.pop(topic.id, None)
 
     def _note_failure(self, topic: Topic, result: JobResult) -> None:
-        log.error("checkpoint of topic failed", extra={"topic": topic.name, "error": str(result.error)})
+        self._errno = result.errno or errno.EIO
+        # A full disk stays full for hours: said once, not once a second.
+        if topic.id not in self._told:
+            self._told.add(topic.id)
+            log.error("checkpoint of topic failed", extra={"topic": topic.name, "error": str(result.error)})
+
+    def _note_outcome(self, ok: bool) -> None:
+        if not ok:
+            self.failures += 1
+            self.failing = self._errno
+            return
+        if self.failing:
+            log.info("checkpoints work again", extra={"errno": self.failing})
+        self.failing = 0
+        self._told.clear()
 
     def _seal_aged(self) -> None:
         """Active segments that are old enough are sealed with the next round, whether they have new records or not."""

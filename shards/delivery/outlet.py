@@ -130,7 +130,7 @@ class Outlet:
         return self._ring.read_only_errno
 
     def refusal(self) -> StorageFailed:
-        return _storage_failed(self.read_only_errno)
+        return storage_failed(self.read_only_errno)
 
     @property
     def idle(self) -> bool:
@@ -305,7 +305,7 @@ class Outlet:
         self._ring.answer_failure(epoch)
         log.error("storage failed", extra={"wal": self.index, "errno": code, "entries": len(lost)})
         # Newest first: each topic's head goes back step by step to where the oldest failed batch began.
-        error = _storage_failed(code)
+        error = storage_failed(code)
         for entry in sorted(lost, key=lambda e: e.ring_end or self._placed + 1, reverse=True):
             entry.failed(error)
         resync = control_frame(FrameType.RESYNC, 0, 0, 0, {"epoch": epoch})
@@ -333,7 +333,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _storage_failed(code: int) -> StorageFailed:
+def storage_failed(code: int) -> StorageFailed:
     return StorageFailed(
         f"the disk refused the write: {os.strerror(code)}",
         errno=code,

@@ -279,7 +279,7 @@ class Session(asyncio.BufferedProtocol):
         except TopicdError:
             self.in_flight -= 1
             raise
-        if self.actor.checkpointer.behind:
+        if self.actor.checkpointer.holds_writers:
             self._wait_for_checkpoint()
 
     def _wait_for_checkpoint(self) -> None:

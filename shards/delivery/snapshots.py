@@ -36,6 +36,7 @@ class Snapshots:
         self.dirty = False  # metadata changed since the newest one
         self.saved = 0
         self.failures = 0
+        self._told = ""  # the failure that was logged last, until one is saved
 
     def note_stored(self, positions: list[int]) -> None:
         """Everything below these ring positions is in synced segments now."""
@@ -80,13 +81,16 @@ class Snapshots:
             await all_synced(actor.outlets)
             await actor.loop.run_in_executor(self._pool, self._store.save, body, siblings)
             self.saved += 1
+            self._told = ""
             self._marks = [*self._marks[-1:], marks]
             self._publish_absorbed()
             await self._reclaimer.run(self._pool, dropping)
         except (OSError, TopicdError) as exc:
             self.failures += 1
             self.dirty = True
-            log.error("snapshot failed", extra={"error": str(exc)})
+            if str(exc) != self._told:
+                self._told = str(exc)
+                log.error("snapshot failed", extra={"error": str(exc)})
         finally:
             self.round = None
 

@@ -204,6 +204,24 @@ def test_full_disk_refuses_writers_serves_readers_and_resumes_without_a_restart(
             assert story.on(successor.open()).problems(power_lost=True) == []
 
 
+@pytest.mark.fault("WAL-03", "CKP-02")
+def test_full_disk_refuses_writers_whose_checkpoints_it_does_not_take(disk: FakeDisk) -> None:
+    """The log was filled ahead and has room; memory is bounded, and nobody waits for a disk that may stay full."""
+    with Machine(disk, checkpoint_bytes=2 * KIB) as machine:
+        story = Story(machine.open())
+        all_classes(story)
+        disk.capacity = sum(len(content) for content in disk.files().values())
+        for _ in range(12):
+            story.append("f", 1, 2 * KIB)
+        assert any("No space left" in line for line in story.refused)
+        assert machine.wals[0]._committer.read_only_errno == 0
+        assert_fine(story)
+        disk.capacity = None
+        machine.checkpoint()
+        assert story.still_works() == []
+        assert_fine(story)
+
+
 @pytest.mark.fault("WAL-09")
 def test_file_that_could_not_be_filled_ahead_is_filled_when_space_returns(disk: FakeDisk) -> None:
     """Large files are zero-filled by a thread beside the writer; its failure must not stay for ever."""

@@ -97,7 +97,7 @@ def run_daemon(flags: dict[str, Any]) -> int:
         log.error("topicd is not started", extra={"reason": exc})
         return loop.BAD_CONFIG
     except (FormatError, OSError) as exc:
-        log.error("topicd failed", extra={"reason": exc})
+        log.error("topicd failed", extra={"reason": exc, "data_dir": settings.data_dir})
         return loop.FAILED
 
 
