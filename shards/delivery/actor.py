@@ -53,6 +53,8 @@ class Actor:
         self.shard = shard
         self.loop = loop
         self.outlets = outlets
+        for outlet in outlets:
+            outlet.send_answers = self.flush_sessions
         self.clock = shard.clock
         self.settings: Settings = shard.settings
         self.fs = shard.fs
@@ -115,8 +117,14 @@ class Actor:
         told = False
         for outlet in self.outlets:
             told = outlet.collect() or told
-        self.end_turn()
+        if told or self.to_flush or self._moved:
+            self.end_turn()
         return told
+
+    def flush_sessions(self) -> None:
+        for session in self.to_flush:
+            session.flush()
+        self.to_flush.clear()
 
     def flush_later(self, session: Session) -> None:
         self.to_flush.add(session)
@@ -144,9 +152,7 @@ class Actor:
             for follower in list(topic.followers):
                 follower.moved()
                 self.show_life()
-        for session in self.to_flush:
-            session.flush()
-        self.to_flush.clear()
+        self.flush_sessions()
         self.show_life()
 
     def publish_stats(self) -> None:

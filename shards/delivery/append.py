@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING
 
 from topicd.errors import BatchTooLarge, InvalidRequest, Throttled, TopicFull, TopicNotFound
 from topicd.frames import codec_error, core, producer_frame
-from topicd.ipc.protocol import APPEND, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE
+from topicd.ipc.protocol import APPEND, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE, HEADER
 from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, KIB, MAX_BATCH_RECORDS
-from topicd.shards.delivery.entry import AppendEntry, Replier, Waiter
-from topicd.shards.delivery.outlet import Need, Part, storage_failed
+from topicd.shards.delivery.entry import AppendEntry, Replier, Run, Waiter
+from topicd.shards.delivery.outlet import Need, storage_failed
 from topicd.shards.delivery.reservation import reserve_seqs
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
+    from topicd.shards.delivery.session import Session
     from topicd.shards.delivery.topic import Topic
 
 _RETRY_MS = 20
 _SMALL = 16 * KIB  # a batch below this may travel with others
 _TOGETHER = 256 * KIB  # as long as they are together no more than this
+_RUN_MESSAGE = HEADER.size + APPEND.size + FRAME_OVERHEAD  # the least that an append of one record can be
 
 
 class Appender:
@@ -67,8 +69,58 @@ class Appender:
     def close_entry(self) -> None:
         """The input is used up, or something else comes first: what was gathered goes to the ring."""
         entry, self._open = self._open, None
-        if entry is not None and entry.waiters:
+        if entry is not None and (entry.waiters or entry.runs):
             self._place(entry)
+
+    # ---- runs ----
+
+    def take_run(self, session: Session, buf: memoryview, start: int, end: int) -> int:
+        """Take the plain single-record appends that follow each other at start as one entry; the bytes used up.
+        0: the first of them is no such append, or something may be in its way: `append` says what."""
+        if end - start < _RUN_MESSAGE:
+            return 0
+        actor = self._actor
+        topic_id, producer_id, batch_no, count = APPEND.unpack_from(buf, start + HEADER.size)
+        topic = actor.topics.by_id.get(topic_id)
+        if topic is None or not topic.live or topic.capped or not producer_id or count != 1:
+            return 0
+        if not topic.producers.is_next(producer_id, batch_no) or not self._has_room(topic, end - start):
+            return 0
+        self.close_entry()
+        most = min(actor.settings.max_inflight_per_connection - session.in_flight, (end - start) // _RUN_MESSAGE)
+        if most <= 0:
+            return 0
+        need, first, ts = topic.need_for(topic.head + most), topic.head + 1, max(actor.clock.now_ms(), topic.last_ts)
+        taken = core.take_run(
+            *(buf, start, end, topic_id, producer_id, batch_no),
+            *(first, ts, need is Need.SYNCED, most, _TOGETHER),
+        )
+        if taken is None:
+            return 0
+        used, frames, offsets, wire, request_ids = taken
+        entry = self._open = AppendEntry(actor, topic, need, ts)
+        entry.frames = frames
+        entry.wire.append(wire)
+        entry.runs.append(Run(session, request_ids, first))
+        entry.producers.append((producer_id, batch_no))
+        count = len(offsets) // 4
+        self._note_batch(entry, offsets, 0, count)
+        topic.producers.assign_run(producer_id, batch_no, first, count)
+        session.in_flight += count
+        return used
+
+    def _has_room(self, topic: Topic, size: int) -> bool:
+        """Nothing that `_admit` looks at stands in the way."""
+        actor = self._actor
+        outlet = actor.outlets[topic.outlet]
+        return not (
+            actor.draining
+            or (outlet.read_only_errno and not topic.ephemeral)
+            or outlet.in_flight_bytes + size > actor.settings.max_inflight_bytes
+            or actor.checkpointer.failing
+            or actor.checkpointer.full
+            or actor.total_bytes_share is not None
+        )
 
     # ---- admission ----
 
@@ -149,7 +201,7 @@ class Appender:
                 raise ValueError("invalid_request", f"the write says {count} records and holds {found}")
         except ValueError as exc:
             del frames[start:]
-            if not entry.waiters:
+            if not (entry.waiters or entry.runs):
                 self._open = None
             raise codec_error(exc) from None
         self._note_batch(entry, packed, start, count)
@@ -186,10 +238,13 @@ class Appender:
         if topic.reserves or topic.ephemeral:
             reserve_seqs(actor, topic)
         if topic.ephemeral and entry.need is Need.PLACED:
+            entry.answer()
             entry.committed()
             return
         outlet = actor.outlets[topic.outlet]
-        wire: list[Part] = [b"".join(entry.wire)] if len(entry.frames) < _TOGETHER + _SMALL else entry.wire
+        wire = entry.wire
+        if len(wire) > 1 and len(entry.frames) < _TOGETHER + _SMALL:
+            wire = [b"".join(wire)]
         outlet.submit(wire, sum(map(len, wire)), entry)
         actor.to_ring.add(outlet)
 

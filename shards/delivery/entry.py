@@ -24,6 +24,8 @@ class Replier(Protocol):
 
     def appended(self, waiter: Waiter, head: int, entry: AppendEntry) -> None: ...
 
+    def run_appended(self, request_ids: bytes, first_seq: int, head: int) -> None: ...
+
     def deduped(self, waiter: Waiter, head: int) -> None: ...
 
     def append_refused(self, request_id: int, error: TopicdError) -> None: ...
@@ -37,10 +39,18 @@ class Waiter(NamedTuple):
     records: int
 
 
+class Run(NamedTuple):
+    """Who waits for single records that came one behind the other."""
+
+    replier: Replier
+    request_ids: bytes  # packed u32
+    first_seq: int
+
+
 class AppendEntry(Entry):
     __slots__ = (
         *("actor", "frames", "offsets", "topic", "ts", "first_seq", "wire"),
-        *("waiters", "producers", "keys", "started_at"),
+        *("waiters", "runs", "producers", "keys", "started_at"),
     )
 
     def __init__(self, actor: Actor, topic: Topic, need: Need, ts: int) -> None:
@@ -53,6 +63,7 @@ class AppendEntry(Entry):
         self.wire: list[Part] = []  # the same with a producer frame before each batch: what the WAL gets
         self.offsets: Sequence[int] = array("I")
         self.waiters: list[Waiter] = []
+        self.runs: list[Run] = []
         self.producers: list[tuple[int, int]] = []  # (producer id, batch number)
         self.keys: list[bytes] = []
         self.started_at = 0.0
@@ -65,6 +76,13 @@ class AppendEntry(Entry):
     def content(self) -> int:
         return len(self.frames) - FRAME_OVERHEAD * len(self.offsets)
 
+    def answer(self) -> None:
+        head = self.first_seq + len(self.offsets) - 1
+        for replier, request_ids, first_seq in self.runs:
+            replier.run_appended(request_ids, first_seq, head)
+        for waiter in self.waiters:
+            waiter[0].appended(waiter, head, self)
+
     def committed(self) -> None:
         topic, count, content = self.topic, len(self.offsets), self.content
         self._leave(count, content)
@@ -74,9 +92,6 @@ class AppendEntry(Entry):
         blob = Blob(self.frames, 0, len(self.frames), self.first_seq, self.offsets, self.ts, self.ts)
         topic.tail.append(blob)
         self.actor.note_visible(topic, blob, count)
-        head = topic.visible
-        for waiter in self.waiters:
-            waiter[0].appended(waiter, head, self)
 
     def failed(self, error: TopicdError) -> None:
         topic = self.topic
@@ -86,6 +101,9 @@ class AppendEntry(Entry):
             topic.producers.take_back(producer_id, batch_no)
         for key in self.keys:
             self.actor.keys.forget(topic, key)
+        for run in self.runs:
+            for request_id in memoryview(run.request_ids).cast("I"):
+                run.replier.append_refused(request_id, error)
         for waiter in self.waiters:
             waiter.replier.append_refused(waiter.request_id, error)
 

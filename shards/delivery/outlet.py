@@ -46,7 +46,7 @@ NEED_OF = {
 
 
 class Entry:
-    """Something under way. Subclasses say what committed and failed mean."""
+    """Something under way. Subclasses say what committed and failed mean; `answer` always precedes `committed`."""
 
     __slots__ = ("need", "ring_end", "size")
 
@@ -54,6 +54,9 @@ class Entry:
         self.need = need
         self.ring_end = 0
         self.size = 0
+
+    def answer(self) -> None:
+        """Stored as `need` demands: tell those who wait, nothing else. They go on while the rest is done."""
 
     def committed(self) -> None:
         """Stored as `need` demands."""
@@ -105,6 +108,7 @@ class _Waiting:
 class Outlet:
     def __init__(self, index: int, ring: RingProducer, bell: Doorbell) -> None:
         self.index = index
+        self.send_answers: Callable[[], None] = lambda: None  # called once entries were told to answer
         self._ring = ring
         self._bell = bell
         self._written_queue: deque[Entry] = deque()
@@ -191,8 +195,7 @@ class Outlet:
             told = True
         else:
             # Written ones first: one topic's write never waits for a sync that a later one of it needs.
-            told = self._release(self._written_queue, written)
-            told = self._release(self._synced_queue, synced) or told
+            told = self._release(written, synced)
         self._forget_synced(synced)
         if self._backlog:
             self._push_backlog()
@@ -232,6 +235,7 @@ class Outlet:
             self._written_queue.append(entry)
         else:
             self.in_flight_bytes -= entry.size
+            entry.answer()
             entry.committed()
 
     def _push_backlog(self) -> None:
@@ -270,14 +274,20 @@ class Outlet:
 
     # ---- telling ----
 
-    def _release(self, queue: deque[Entry], position: int) -> bool:
-        told = False
-        while queue and queue[0].ring_end <= position:
-            entry = queue.popleft()
+    def _release(self, written: int, synced: int) -> bool:
+        told: list[Entry] = []
+        for queue, position in ((self._written_queue, written), (self._synced_queue, synced)):
+            while queue and queue[0].ring_end <= position:
+                entry = queue.popleft()
+                entry.answer()
+                told.append(entry)
+        if not told:
+            return False
+        self.send_answers()
+        for entry in told:
             self.in_flight_bytes -= entry.size
             entry.committed()
-            told = True
-        return told
+        return True
 
     def _forget_synced(self, synced: int) -> None:
         visible = self._visible
@@ -289,8 +299,7 @@ class Outlet:
     def _recover(self, epoch: int) -> None:
         """Fail what was not stored, answer the WAL shard, send again what readers may have seen."""
         position, code = self._ring.failure
-        self._release(self._written_queue, position)
-        self._release(self._synced_queue, min(position, self._ring.synced_pos))
+        self._release(position, min(position, self._ring.synced_pos))
         lost = [*self._synced_queue, *self._written_queue, *(w.entry for w in self._backlog)]
         unreleased = {id(entry) for entry in self._written_queue}
         seen = [(end, parts) for end, parts in self._visible if end > position]

@@ -7,6 +7,7 @@ remembered for each.
 from __future__ import annotations
 
 from collections import deque
+from itertools import repeat
 from typing import Any
 
 from topicd.errors import Conflict, OutOfOrder
@@ -70,6 +71,16 @@ class ProducerTable:
         state.last_no = batch_no
         state.newest = first_seq
         state.answers.append((batch_no, first_seq, count))
+
+    def assign_run(self, producer_id: int, batch_no: int, first_seq: int, batches: int) -> None:
+        """As many batches of one record each, one behind the other."""
+        self.assign(producer_id, batch_no, first_seq, 1)
+        if batches > 1:
+            state = self._states[producer_id]
+            state.last_no = batch_no + batches - 1
+            state.newest = first_seq + batches - 1
+            numbers = range(batch_no + 1, batch_no + batches)
+            state.answers.extend(zip(numbers, range(first_seq + 1, first_seq + batches), repeat(1)))
 
     def _forget_oldest(self) -> None:
         """The producer whose last batch is the oldest; one that comes back is a new one."""

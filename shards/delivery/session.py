@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
+from topicd._native import core
 from topicd.errors import Forbidden, Internal, InvalidRequest, NotReady, Throttled, TopicdError
 from topicd.ipc.protocol import (
     ANSWER,
@@ -209,10 +210,13 @@ class Session(asyncio.BufferedProtocol):
             following = start + LENGTH_FIELD + length
             if following > end:
                 break
-            body = view[start + HEADER.size : following]
-            self._handle(op, flags, request_id, body)
-            body.release()
-            start = following
+            if op == OP_APPEND and (used := self._take_run(flags, start, end)):
+                start += used
+            else:
+                body = view[start + HEADER.size : following]
+                self._handle(op, flags, request_id, body)
+                body.release()
+                start = following
             if self._transport is None:
                 return
             if self._held:
@@ -260,6 +264,15 @@ class Session(asyncio.BufferedProtocol):
         self.forbidden += 1
         if self.forbidden <= _FORBIDDEN_LOGGED:
             log.warning("request refused", extra={"reason": error.message})
+
+    def _take_run(self, flags: int, start: int, end: int) -> int:
+        """Appends without any peculiarity, all that follow each other at once; the bytes used up."""
+        if flags or not self.greeted or self.rights is not EVERYTHING:
+            return 0
+        used = self.actor.appender.take_run(self, self._view, start, end)
+        if used and self.actor.checkpointer.behind:
+            self._wait_for_checkpoint()
+        return used
 
     def _append(self, flags: int, request_id: int, body: memoryview) -> None:
         limit = self.actor.settings.max_inflight_per_connection
@@ -344,6 +357,11 @@ class Session(asyncio.BufferedProtocol):
                 _APPENDED_MESSAGE.pack(_APPENDED_LENGTH, OP_APPENDED, 0, request_id, first_seq, records, head)
             )
             self._out_bytes += _APPENDED_MESSAGE.size
+        self.actor.to_flush.add(self)
+
+    def run_appended(self, request_ids: bytes, first_seq: int, head: int) -> None:
+        self.in_flight -= len(request_ids) // 4
+        self.write(core.run_answers(request_ids, first_seq, head))
         self.actor.to_flush.add(self)
 
     def deduped(self, waiter: Waiter, head: int) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from topicd._native.interface import Buffer, Columns, Decoded, Scan, Selection
+from topicd._native.interface import Buffer, Columns, Decoded, Scan, Selection, TakenRun
 
 name: str
 
@@ -37,6 +37,21 @@ def encode_batch(
 def stamp_frames(
     batch: Buffer, start: int, end: int, topic_id: int, first_seq: int, ts: int, durable: bool, /
 ) -> bytes: ...
+def take_run(
+    buf: Buffer,
+    start: int,
+    end: int,
+    topic_id: int,
+    producer_id: int,
+    batch_no: int,
+    first_seq: int,
+    ts: int,
+    durable: bool,
+    most: int,
+    max_bytes: int,
+    /,
+) -> TakenRun | None: ...
+def run_answers(request_ids: Buffer, first_seq: int, head_seq: int, /) -> bytes: ...
 def scan_frames(buf: Buffer, start: int, end: int, /) -> Scan: ...
 def frame_offsets(buf: Buffer, start: int, end: int, /) -> bytes: ...
 def index_entries(buf: Buffer, start: int, end: int, base: int, /) -> bytes: ...

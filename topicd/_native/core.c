@@ -198,7 +198,7 @@ static PyMethodDef methods[] = {
     METHOD(load), METHOD(store), METHOD(store_fence), METHOD(fence_load), METHOD(ring_write),
     METHOD(xxh3_64), METHOD(encode_batch), METHOD(stamp_frames), METHOD(scan_frames), METHOD(frame_offsets),
     METHOD(index_entries), METHOD(frame_tags), METHOD(select_frames), METHOD(decode_frames), METHOD(payloads),
-    METHOD(columns), {NULL, NULL, 0, NULL},
+    METHOD(columns), METHOD(take_run), METHOD(run_answers), {NULL, NULL, 0, NULL},
 };
 
 /* Results are filled in without calling the class, so its shape is checked once here. */

@@ -187,5 +187,7 @@ CORE_FUNCTION(core_select_frames);
 CORE_FUNCTION(core_decode_frames);
 CORE_FUNCTION(core_payloads);
 CORE_FUNCTION(core_columns);       /* columns.c */
+CORE_FUNCTION(core_take_run);      /* runs.c */
+CORE_FUNCTION(core_run_answers);
 
 #endif

@@ -67,6 +67,11 @@ class Columns(NamedTuple):
 Decoded = tuple[int, int, bytes | None, bytes | None, bytes | None, bytes]
 
 
+# (bytes used up, append frames, packed u32 offset of each, the same with a producer frame before each, packed u32
+# request id of each)
+TakenRun = tuple[int, bytearray, bytes, bytes, bytes]
+
+
 class Core(Protocol):
     """Arguments are positional: the C functions take no keywords, so the twin must not be called with any."""
 
@@ -122,6 +127,30 @@ class Core(Protocol):
         flags true exactly when the field is there (never empty), `more` on all but the last, meta one msgpack
         map. The durable flag is set as told, whatever the client put there.
         """
+        ...
+
+    def take_run(
+        self,
+        buf: Buffer,
+        start: int,
+        end: int,
+        topic_id: int,
+        producer_id: int,
+        batch_no: int,
+        first_seq: int,
+        ts: int,
+        durable: bool,
+        most: int,
+        max_bytes: int,
+        /,
+    ) -> TakenRun | None:
+        """Stamp copies of the APPEND messages at start (docs/protocol.md) as long as each is whole, has no flags, names
+        that topic, producer and the next batch number, and holds one record of nothing but data, tag and node; at
+        most `most` of them (and 512) and max_bytes of frames. None: not even the first one is like that."""
+        ...
+
+    def run_answers(self, request_ids: Buffer, first_seq: int, head_seq: int, /) -> bytes:
+        """The answers to the appends of a run whose first record has first_seq."""
         ...
 
     def scan_frames(self, buf: Buffer, start: int, end: int, /) -> Scan:

@@ -21,6 +21,7 @@ from topicd._native.pure_read import (
     scan_frames,
     select_frames,
 )
+from topicd._native.pure_runs import run_answers, take_run
 from topicd._native.pure_write import encode_batch, stamp_frames
 
 __all__ = [
@@ -35,11 +36,13 @@ __all__ = [
     "name",
     "payloads",
     "ring_write",
+    "run_answers",
     "scan_frames",
     "select_frames",
     "stamp_frames",
     "store",
     "store_fence",
+    "take_run",
     "xxh3_64",
 ]
 

@@ -22,7 +22,7 @@ MAX_INFLIGHT = 512
 class Pipeline:
     """Made by `client.pipeline`. Not for use by several threads at once.
 
-    While records are under way, up to a quarter of max_inflight more are collected before they are sent together;
+    While records are under way, up to half of max_inflight more are collected before they are sent together;
     `flush` sends them at once, `drain` waits for everything.
 
     >>> with client.pipeline("orders") as pipe:
@@ -42,7 +42,7 @@ class Pipeline:
         self._line = self._links.line(topic)
         self._link = self._links.link_of(self._line)
         self._max = max_inflight
-        self._burst = max(1, max_inflight // 4)
+        self._burst = max(1, max_inflight // 2)
         self._serialize = serialize
         self._node = node
         self._pending: deque[OutBatch] = deque()

@@ -66,6 +66,13 @@ def batch(rng: random.Random) -> bytes:
     )
 
 
+def run(rng: random.Random) -> bytes:
+    frames = [blank(rng.randbytes(rng.randrange(60)), tag=rng.choice((None, b"t"))) for _ in range(rng.randrange(1, 4))]
+    return b"".join(
+        struct.pack("<IBBIQQQI", 34 + len(frame), 0x20, 0, i, 1, 1, 1 + i, 1) + frame for i, frame in enumerate(frames)
+    )
+
+
 def spoil(rng: random.Random, data: bytes) -> bytes:
     spoiled = bytearray(data)
     for _ in range(rng.randrange(3)):
@@ -98,6 +105,8 @@ def exercise(rng: random.Random, view: memoryview) -> None:
     for name in readers:
         call(name, view, 0, end)
     call("index_entries", view, 0, end, 0)
+    call("take_run", view, 0, end, 1, 1, 1, 1, 1, True, 512, 1 << 20)
+    call("run_answers", view, 1, 2)
     call("xxh3_64", view)
     conditions = (b"tag", b"t", [b"n", b"other"], bytes(view[: end // 16 * 16]))
     call("select_frames", view, 0, end, 0, 2**63, 3, 500, 0, *conditions)
@@ -114,7 +123,7 @@ def main() -> None:
     seed, rounds = int(sys.argv[1]), int(sys.argv[2])
     rng = random.Random(seed)
     guarded = Guarded(2)
-    makers = (stored, batch, lambda rng: rng.randbytes(rng.randrange(120)))
+    makers = (stored, batch, run, lambda rng: rng.randbytes(rng.randrange(120)))
     for turn in range(rounds):
         data = spoil(rng, rng.choice(makers)(rng))
         for at_end in (True, False):

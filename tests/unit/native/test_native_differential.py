@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_cases import (
+    blank,
     client_batches,
     hostile_batches,
     hostile_frames,
@@ -25,6 +26,7 @@ from native_cases import (
 
 from topicd._native import pure
 from topicd._native.interface import Core
+from topicd.frames import producer_frame
 
 if native is None:
     pytest.skip("the native core is not built", allow_module_level=True)
@@ -184,3 +186,82 @@ def test_ring_write_then_read_back(capacity: int, head: int, data: bytes) -> Non
             assert core.ring_write(memory, 8, capacity, head, data, 0, len(data)) == head + len(data)
             assert bytes(memory[8 + (head + i) % capacity] for i in range(len(data))) == data
         assert memory[:8] == memory[8 + capacity :] == b"#" * 8
+
+
+# ---- runs of single-record appends ----
+
+RUN_OF = (7, 11, 5)  # topic id, producer id, first batch number
+
+
+@st.composite
+def append_messages(draw: st.DrawFn) -> bytes:
+    """A run, often with something at its end or in its middle that does not belong to it."""
+    topic_id, producer_id, number = RUN_OF
+    out = b""
+    for index in range(draw(st.integers(0, 6))):
+        frame = blank(
+            draw(st.binary(max_size=40)),
+            tag=draw(st.none() | st.binary(min_size=1, max_size=4)),
+            node=draw(st.none() | st.binary(min_size=1, max_size=4)),
+            flags=draw(st.none() | st.none() | st.none() | st.integers(0, 255)),
+            meta=draw(st.none() | st.none() | st.none() | st.just(b"\x80")),
+            more=draw(st.sampled_from((False, False, False, True))),
+        )
+        odd = draw(st.sampled_from((None, None, None, None, "op", "flags", "topic", "producer", "number", "count")))
+        fixed = struct.pack(
+            "<QQQI",
+            topic_id + (odd == "topic"),
+            producer_id + (odd == "producer"),
+            number + index + (odd == "number"),
+            1 + (odd == "count"),
+        )
+        length = 6 + len(fixed) + len(frame) + draw(st.sampled_from((0, 0, 0, 0, 0, 1, -1, 2**31)))
+        op, flags = 0x20 + (odd == "op"), 64 * (odd == "flags")
+        out += struct.pack("<IBBI", length % 2**32, op, flags, draw(st.integers(0, 2**32 - 1))) + fixed + frame
+    return out[: draw(st.integers(0, len(out)))] if draw(st.booleans()) else out
+
+
+@many
+@given(
+    spans(append_messages()),
+    st.sampled_from((1, 1, 1, 0, 500, 2**63 - 1, 2**63 - 513, 2**64)),
+    st.sampled_from((9, 9, 0, 2**63)),
+    st.booleans(),
+    st.sampled_from((0, 1, 3, 512, 10**6)),
+    st.sampled_from((0, 100, 2**20)),
+)
+def test_runs_agree(
+    span: tuple[Any, int, int], first_seq: int, ts: int, durable: bool, most: int, max_bytes: int
+) -> None:
+    assert_same("take_run", *span, *RUN_OF, first_seq, ts, durable, most, max_bytes)
+
+
+@many
+@given(st.binary(max_size=41), small | words, small | words)
+def test_answers_to_runs_agree(request_ids: bytes, first_seq: int, head_seq: int) -> None:
+    assert_same("run_answers", request_ids, first_seq, head_seq)
+
+
+def test_a_run_is_what_stamping_each_append_gives() -> None:
+    topic_id, producer_id, number = RUN_OF
+    frames = [blank(b"a" * 5), blank(b"", tag=b"t"), blank(b"c", node=b"n")]
+    messages = b"".join(
+        struct.pack("<IBBIQQQI", 34 + len(frame), 0x20, 0, 90 + i, topic_id, producer_id, number + i, 1) + frame
+        for i, frame in enumerate(frames)
+    )
+    for core in (NATIVE, pure):
+        taken = core.take_run(messages + b"\x01\x00", 0, len(messages) + 2, *RUN_OF, 40, 1_000, True, 512, 1 << 20)
+        assert taken is not None
+        used, stamped, offsets, wire, request_ids = taken
+        expected, at, both = b"", [], b""
+        for i, frame in enumerate(frames):
+            copy = bytearray(frame)
+            core.stamp_frames(copy, 0, len(copy), topic_id, 40 + i, 1_000, True)
+            at.append(len(expected))
+            expected += copy
+            both += producer_frame(topic_id, 40 + i, 1_000, producer_id, number + i, 1) + copy
+        assert (used, bytes(stamped), wire) == (len(messages), expected, both)
+        assert struct.unpack("<3I", offsets) == tuple(at)
+        assert struct.unpack("<3I", request_ids) == (90, 91, 92)
+        answers = core.run_answers(request_ids, 40, 42)
+        assert [*struct.iter_unpack("<IBBIQIQ", answers)] == [(26, 0xA0, 0, 90 + i, 40 + i, 1, 42) for i in range(3)]
