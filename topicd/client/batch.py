@@ -80,6 +80,20 @@ class Batch:
     def __len__(self) -> int:
         return self._fetched.records
 
+    def up_to(self, seq: int) -> Batch:
+        """The part of it with seqs up to this one."""
+        found = self._fetched
+        if found.next_from_seq <= seq:
+            return self
+        try:
+            chosen = core.select_frames(
+                *(found.buffer, found.start, found.end, 0, seq, 2**31, 2**62, 0, None, None, (), b"")
+            )
+        except ValueError as exc:
+            raise _malformed(exc) from None
+        end = chosen.ranges[-1][1] if chosen.ranges else found.start
+        return Batch(self.topic, found._replace(next_from_seq=seq, records=chosen.count, end=end))
+
     def payloads(self) -> list[bytes]:
         """The data of every record, nothing else."""
         found = self._fetched

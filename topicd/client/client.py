@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topicd.client import requests
 from topicd.client.backoff import Tempo
@@ -20,7 +20,7 @@ from topicd.client.consumer import Consumer
 from topicd.client.delivery import Delivery
 from topicd.client.directory import SUPERVISOR
 from topicd.client.engine import Engine, find_daemon
-from topicd.client.history import bulk_read, history
+from topicd.client.history import Stretch, bulk_read, history
 from topicd.client.pipeline import Pipeline
 from topicd.client.producer import OnFull, Producer
 from topicd.client.records import Published
@@ -29,9 +29,11 @@ from topicd.client.serial import (
     Match,
     Serializer,
     Start,
+    cursor,
     encode_many,
     encode_one,
     label,
+    match_wire,
     serializer,
 )
 from topicd.client.subscription import Wanted
@@ -40,9 +42,12 @@ from topicd.client.watch import OnGap, Watch
 from topicd.client.wire import checked_key, number
 from topicd.errors import InvalidRequest
 from topicd.ipc.protocol import MessageFlag, Op
-from topicd.limits import KIB, LIST_PAGE_MAX, MIB
-from topicd.model import TopicConfig
+from topicd.limits import KIB, LIST_PAGE_MAX, MAX_SEQ, MIB
+from topicd.model import TagMatch, TopicConfig
 from topicd.paths import RunDir
+
+if TYPE_CHECKING:
+    from topicd.client.staging.stages import Stages
 
 DEFAULT_TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 32
@@ -86,6 +91,11 @@ class Client:
         self._engine = engine
         self._node = label(node, "node")
         self._serialize = _serializer(serializer)
+
+    @property
+    def engine(self) -> Engine:
+        """For what is built on the client."""
+        return self._engine
 
     # ---- writing ----
 
@@ -138,6 +148,19 @@ class Client:
         answer = self._engine.append(topic, *batches[0], flags=flags)
         last_seq = answer.first_seq + answer.stored - 1
         return Published(answer.first_seq, last_seq, answer.stored, answer.deduped, answer.performance)
+
+    def stages(self, query: str, *, ends: bool = False, ttl: float = 86_400.0) -> Stages:
+        """Records of many writers that become visible together and once, batch by batch; `ends`: there is a single
+        batch. What was staged `ttl` seconds ago and is not committed expires.
+
+        >>> stages = client.stages("nightly-load", ends=True)
+        >>> part = stages.write_records(0, 0, "orders", [b"a", b"b"])
+        >>> stages.commit(0, [part])
+        2
+        """
+        from topicd.client.staging.stages import Stages
+
+        return Stages(self, query, ends=ends, ttl=ttl, serialize=self._serialize)
 
     def pipeline(self, topic: str, *, max_inflight: int = 64) -> Pipeline:
         """Single records with up to max_inflight of them unacknowledged, in one thread."""
@@ -227,16 +250,27 @@ class Client:
         timeout = self._engine.timeout + wait_ms / 1000
         return self._engine.with_topic(topic, attempt, create=False, timeout=timeout)
 
-    def history(self, topic: str, from_seq: int = 0) -> Iterator[Batch]:
-        """Everything with a seq above from_seq up to the head, in large batches, then ends.
+    def history(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        to_seq: int | None = None,
+        match: Match = None,
+        epoch: int | None = None,
+    ) -> Iterator[Batch]:
+        """Everything with a seq above from_seq, up to to_seq and at most to the head, in large batches, then ends.
 
-        On the daemon's own host and as its user the sealed part is read from the files themselves.
+        On the daemon's own host and as its user the sealed part is read from the files themselves. `match` and `epoch`
+        are as in `read`.
 
         >>> stored = client.publish_many("letters", [b"a", b"b", b"c"])
-        >>> sum(len(batch) for batch in client.history("letters"))
-        3
+        >>> sum(len(batch) for batch in client.history("letters", to_seq=2))
+        2
         """
-        return history(topic, from_seq, bulk_read(self.read, topic), lambda: self._history_socket(topic))
+        tag = TagMatch.from_wire(wire) if (wire := match_wire(match)) is not None else None
+        wanted = Stretch(topic, cursor(from_seq), MAX_SEQ if to_seq is None else cursor(to_seq), tag)
+        return history(wanted, bulk_read(self.read, topic, tag, epoch), lambda: self._history_socket(topic))
 
     def _history_socket(self, topic: str) -> Path | None:
         directory = self._engine.directory
@@ -298,6 +332,17 @@ class Client:
         answer = self._engine.call(topic, Op.CONSUMER, {"action": "list", "topic": topic})
         return [info(ConsumerInfo, entry) for entry in answer.get("consumers") or []]
 
+    def open_consumer(self, topic: str, name: str, start: Start = "earliest") -> int:
+        """Makes a consumer that does not exist yet, and leaves one that does where it is; the seq it counts as having
+        acknowledged. For readers that deliver by other means; `consumer` delivers."""
+        answer = self._engine.call(topic, Op.CONSUMER, requests.consumer("open", topic, name, start))
+        return number(answer, "acked_seq")
+
+    def ack_consumer(self, topic: str, name: str, seq: int) -> int:
+        """Acknowledges everything up to seq; never goes back. The seq up to which all is acknowledged now."""
+        request = {**requests.consumer("ack", topic, name), "seq": cursor(seq)}
+        return number(self._engine.call(topic, Op.CONSUMER, request), "acked_seq")
+
     def reset_consumer(self, topic: str, name: str, start: Start) -> int:
         """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
         answer = self._engine.call(topic, Op.CONSUMER, requests.consumer("reset", topic, name, start))
@@ -320,15 +365,16 @@ class Client:
         answer = self._engine.call(topic, Op.CONFIGURE, requests.configure(topic, config))
         return config_of(answer.get("config"))
 
-    def topics(self, prefix: str = "") -> Iterator[TopicInfo]:
-        """All topics whose name begins with prefix, sorted by name, fetched page by page."""
-        pages = [self._topics_of(shard, prefix) for shard in self._engine.directory.shards()]
+    def topics(self, prefix: str = "", *, internal: bool = False) -> Iterator[TopicInfo]:
+        """All topics whose name begins with prefix, sorted by name, fetched page by page. Topicd's own (`topicd.*`) are
+        among them if `internal` or the prefix asks for them."""
+        pages = [self._topics_of(shard, prefix, internal) for shard in self._engine.directory.shards()]
         return heapq.merge(*pages, key=lambda topic: topic.topic)
 
-    def _topics_of(self, shard: int, prefix: str) -> Iterator[TopicInfo]:
+    def _topics_of(self, shard: int, prefix: str, internal: bool) -> Iterator[TopicInfo]:
         after: Any = ""
         while after is not None:
-            request = {"prefix": prefix, "after": after, "limit": LIST_PAGE_MAX}
+            request = {"prefix": prefix, "after": after, "limit": LIST_PAGE_MAX, "internal": internal}
             page = self._engine.call_shard(shard, Op.LIST, request)
             for entry in page.get("topics") or []:
                 yield info(TopicInfo, entry)

@@ -17,6 +17,9 @@ from topicd.model import check_topic_name
 from topicd.values import NO_LIMIT
 
 
+TIMEOUT_S = 60.0  # restarts of the daemon are waited out that long
+
+
 class Given:
     """Options by name, typed; errors name the option as the user writes it.
 
@@ -34,7 +37,8 @@ class Given:
         return self._values[given[0].lower()] if given else None
 
     def count(self, *names: str, low: int = 1, high: int = NO_LIMIT) -> int | None:
-        return self._parsed({"kind": "count", "low": low, "high": high}, names)
+        found = self._parsed({"kind": "count", "low": low, "high": high}, names)
+        return None if found is None else int(found)
 
     def seconds(self, *names: str, default: float) -> float:
         found = self._parsed({"kind": "seconds", "low": 0.0, "high": float(NO_LIMIT)}, names)
@@ -44,10 +48,9 @@ class Given:
         found = self._parsed({"kind": "flag"}, names)
         return default if found is None else bool(found)
 
-    def choice(self, *names: str, choices: tuple[str, ...]) -> str:
-        """The first choice is the default."""
+    def choice(self, *names: str, choices: tuple[str, ...]) -> str | None:
         found = self._parsed({"kind": "choice", "choices": choices}, names)
-        return choices[0] if found is None else str(found)
+        return None if found is None else str(found)
 
     def words(self, *names: str) -> tuple[str, ...]:
         """A comma-separated list."""
@@ -74,7 +77,7 @@ class ConnectionOptions:
     target: str | None = None
     token: str | None = None
     ca_file: str | None = None
-    timeout: float = 60.0
+    timeout: float = TIMEOUT_S
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ConnectionOptions:
@@ -86,7 +89,7 @@ class ConnectionOptions:
         ca_file = given.text("caFile")
         if ca_file and not (target or "").startswith("tls://"):
             raise InvalidRequest("option caFile belongs to option host with tls=true")
-        return cls(target, given.text("token"), ca_file, given.seconds("timeout", default=cls.timeout))
+        return cls(target, given.text("token"), ca_file, given.seconds("timeout", default=TIMEOUT_S))
 
     def __repr__(self) -> str:
         return f"ConnectionOptions({self.target or 'the default place'})"  # the token stays out of logs
@@ -118,7 +121,12 @@ class Bound:
     ts_ms: int | None = None
 
     def of(self, topic: str) -> Position:
+        """Counts where no moment is given."""
         return dict(self.seqs).get(topic, self.default)
+
+    def has(self, position: Position) -> bool:
+        """Whether some topic begins or ends there."""
+        return self.ts_ms is None and (self.default == position or position in dict(self.seqs).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +143,7 @@ class ReadOptions:
     max_records_per_trigger: int | None
     fail_on_data_loss: bool
     include_meta: bool
-    value_format: str
+    value_format: str | None  # None: as the type of the column says
     value_schema: str | None
     match: str | None  # as the client takes it
     nodes: tuple[str, ...]  # only theirs; empty: everybody's

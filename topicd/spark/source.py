@@ -28,7 +28,7 @@ class TopicdSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def schema(self) -> StructType:
+    def schema(self) -> str:
         from topicd.spark.options import ReadOptions
         from topicd.spark.schema import default_schema
 

@@ -1,0 +1,64 @@
+"""Offsets of a stream, as Spark keeps them in its checkpoint:
+
+    {"orders": {"id": 5, "seq": 1200}, "audit": {"id": 9, "seq": 80, "after": 30, "lost": "11-30"}}
+
+`seq` is the last one read. `after` is there where a batch does not begin behind the previous one: a topic that is new
+or was created anew, or one that lost records, which `lost` names. Promise: (start, end) say exactly what a batch reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from topicd.errors import FormatError, InvalidRequest
+from topicd.spark.plan import Range
+
+Offset = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    topic_id: int
+    seq: int
+    after: int | None = None
+    lost: str | None = None
+
+
+Places = dict[str, Place]
+
+
+def encode(places: Mapping[str, Place]) -> Offset:
+    """In the order of names: Spark compares offsets as text."""
+    return {topic: _fields(place) for topic, place in sorted(places.items())}
+
+
+def _fields(place: Place) -> dict[str, Any]:
+    given = {"id": place.topic_id, "seq": place.seq, "after": place.after, "lost": place.lost}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def decode(offset: Mapping[str, Any]) -> Places:
+    try:
+        return {
+            topic: Place(int(row["id"]), int(row["seq"]), row.get("after"), row.get("lost"))
+            for topic, row in offset.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise FormatError(f"the checkpoint holds an offset that is not topicd's: {offset!r:.300}") from None
+
+
+def ranges(start: Offset, end: Offset) -> Iterator[Range]:
+    """What lies between two offsets, in the order of names."""
+    before = decode(start)
+    for topic, place in sorted(decode(end).items()):
+        known = before.get(topic)
+        if known == place:
+            continue
+        after = place.after
+        if after is None:
+            after = known.seq if known is not None and known.topic_id == place.topic_id else 0
+        if place.seq < after:
+            raise InvalidRequest(f"topic {topic}: a batch cannot end at {place.seq}, before its start {after}")
+        yield Range(topic, place.topic_id, after, place.seq)

@@ -1,0 +1,149 @@
+"""Which seqs are read, and by which task. Promise: the end is fixed when the plan is made; a plan asks for the state of
+each topic and looks at no record, however many there are (but for one per topic where a timestamp is given).
+
+Ranges are cut evenly by seq. A cut may fall inside a segment, which is then mapped by two tasks: cheaper than asking
+for the boundaries, and the same cuts come out whenever a range is planned again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from topicd.client.client import Client
+from topicd.client.topics import TopicState
+from topicd.errors import InvalidRequest, TopicNotFound
+from topicd.spark import loss
+from topicd.spark.options import EARLIEST, LATEST, Bound, ReadOptions
+
+WORTH_A_TASK = 50_000  # records; a task costs about as long as reading these
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LITERAL = re.compile(r"[A-Za-z0-9_:-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Seqs above `after`, up to `up_to`, of the topic with that id: another of the same name is another topic."""
+
+    topic: str
+    topic_id: int
+    after: int
+    up_to: int
+
+    def __len__(self) -> int:
+        return max(0, self.up_to - self.after)
+
+
+# ---- topics ----
+
+
+def topic_names(client: Client, options: ReadOptions) -> list[str]:
+    """Those named, or those there are now whose whole name fits the pattern."""
+    if options.pattern is None:
+        return sorted(options.topics)
+    fits = re.compile(options.pattern).fullmatch
+    return [found.topic for found in client.topics(literal_prefix(options.pattern)) if fits(found.topic)]
+
+
+def literal_prefix(pattern: str) -> str:
+    """What every name that fits begins with: the daemon lists no others."""
+    if "|" in pattern:
+        return ""
+    found = _LITERAL.match(pattern)
+    literal = found.group() if found is not None else ""
+    rest = pattern[len(literal) :]
+    return literal[:-1] if rest[:1] in ("*", "?", "{") else literal
+
+
+def topic_state(client: Client, topic: str) -> TopicState | None:
+    """None when there is none of that name."""
+    try:
+        return client.state(topic, touch=False)
+    except TopicNotFound:
+        return None
+
+
+# ---- bounds ----
+
+
+def batch_ranges(client: Client, options: ReadOptions) -> list[Range]:
+    """What a batch query reads of each topic, in the order of their names."""
+    if options.starting.default == LATEST or options.ending.default == EARLIEST:
+        raise InvalidRequest("a batch query begins at earliest, a seq or a time, and ends at latest, a seq or a time")
+    ranges = []
+    for topic in topic_names(client, options):
+        state = client.state(topic)
+        wanted = Range(
+            topic,
+            state.topic_id,
+            cursor_at(client, state, options.starting, "startingOffsets"),
+            cursor_at(client, state, options.ending, "endingOffsets"),
+        )
+        ranges.append(without_lost(wanted, state, options))
+    return [found for found in ranges if len(found)]
+
+
+def cursor_at(client: Client, state: TopicState, bound: Bound, option: str) -> int:
+    """The last seq before the bound."""
+    if bound.ts_ms is not None:
+        return _cursor_at_time(client, state, bound.ts_ms)
+    position = bound.of(state.topic)
+    if position == EARLIEST:
+        return state.earliest_seq - 1
+    if position == LATEST:
+        return state.head_seq
+    if int(position) > state.head_seq + 1:
+        raise InvalidRequest(
+            f"option {option} says {position} for topic {state.topic}, whose newest record is {state.head_seq}"
+        )
+    return max(int(position) - 1, 0)
+
+
+def _cursor_at_time(client: Client, state: TopicState, ts_ms: int) -> int:
+    moment = _EPOCH + timedelta(milliseconds=ts_ms)
+    found = client.read(state.topic, limit=1, from_time=moment, metadata_only=True)
+    return min(found[0].seq - 1, state.head_seq) if len(found) else state.head_seq
+
+
+def without_lost(wanted: Range, state: TopicState, options: ReadOptions) -> Range:
+    """The range without what cap or TTL took before the plan was made."""
+    floor = min(state.evict_floor - 1, wanted.up_to)
+    if floor <= wanted.after:
+        return wanted
+    loss.report(wanted.topic, wanted.after + 1, floor, "cap or ttl", fail=options.fail_on_data_loss)
+    return replace(wanted, after=floor)
+
+
+# ---- tasks ----
+
+
+def split(ranges: list[Range], options: ReadOptions) -> list[tuple[Range, ...]]:
+    """What each task reads; small topics share one. The same for the same ranges and options."""
+    total = sum(map(len, ranges))
+    if not total:
+        return []
+    size = -(-total // (options.min_partitions or os.cpu_count() or 1))
+    if options.min_partitions is None:
+        size = max(size, WORTH_A_TASK)
+    return list(_filled(ranges, min(size, options.max_records_per_partition or size)))
+
+
+def _filled(ranges: list[Range], size: int) -> Iterator[tuple[Range, ...]]:
+    task: list[Range] = []
+    room = size
+    for found in ranges:
+        rest = found
+        while len(rest):
+            piece = replace(rest, up_to=min(rest.up_to, rest.after + room))
+            task.append(piece)
+            room -= len(piece)
+            rest = replace(rest, after=piece.up_to)
+            if not room:
+                yield tuple(task)
+                task, room = [], size
+    if task:
+        yield tuple(task)

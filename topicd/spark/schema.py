@@ -1,0 +1,74 @@
+"""The columns of a read. Promise: a schema the user gives is followed to the letter (a choice of columns, their order,
+another type where there is one) or refused with what is possible.
+
+| column | type | |
+|---|---|---|
+| topic | string | |
+| seq | bigint | |
+| ts | timestamp | when the daemon stored it |
+| node | string | null: none was given |
+| tag | string | null: none was given |
+| meta | map<string,string> | with includeMeta; also string (JSON) and binary (msgpack as stored: nothing is lost) |
+| data | binary | also string; with valueFormat=json whatever the option `schema` says, null where it does not fit |
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from topicd.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from topicd.spark.options import ReadOptions
+
+# The first type is the default.
+_TYPES: dict[str, tuple[str, ...]] = {
+    "topic": ("string",),
+    "seq": ("bigint",),
+    "ts": ("timestamp",),
+    "node": ("string",),
+    "tag": ("string",),
+    "meta": ("map<string,string>", "string", "binary"),
+    "data": ("binary", "string"),
+}
+_ALWAYS = ("topic", "seq", "ts", "data")  # never null
+_WHOLE_TYPE = re.compile(r"\s*(struct|array|map)\s*<", re.IGNORECASE)
+
+
+def default_schema(options: ReadOptions) -> str:
+    """DDL, for only the JVM can parse the user's part of it."""
+    columns = []
+    for name, kinds in _TYPES.items():
+        if name == "meta" and not options.include_meta:
+            continue
+        kind = _data_type(options) if name == "data" else kinds[0]
+        always = name in _ALWAYS and not (name == "data" and options.value_format == "json")
+        columns.append(f"{name} {kind}{' NOT NULL' if always else ''}")
+    return ", ".join(columns)
+
+
+def _data_type(options: ReadOptions) -> str:
+    if options.value_format != "json":
+        return options.value_format or "binary"
+    if options.value_schema is None:
+        raise InvalidRequest('valueFormat=json needs option schema, for example "id INT, total DOUBLE"')
+    return options.value_schema if _WHOLE_TYPE.match(options.value_schema) else f"struct<{options.value_schema}>"
+
+
+def check_schema(schema: StructType, options: ReadOptions) -> None:
+    names = schema.fieldNames()
+    if len(set(names)) != len(names) or not names:
+        raise InvalidRequest(f"the schema must name columns once each: {', '.join(names)}")
+    for field in schema.fields:
+        if field.name not in _TYPES:
+            raise InvalidRequest(f"topics have no column {field.name!r:.100}; there are {', '.join(_TYPES)}")
+        kind, allowed = field.dataType.simpleString(), _TYPES[field.name]
+        if field.name == "data":
+            if options.value_format == "json" or (options.value_format is None and _WHOLE_TYPE.match(kind)):
+                continue
+            allowed = allowed if options.value_format is None else (options.value_format,)
+        if kind not in allowed:
+            raise InvalidRequest(f"column {field.name} cannot be {kind}; it can be {' or '.join(allowed)}")

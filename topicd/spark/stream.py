@@ -1,0 +1,209 @@
+"""Stream reads: where each batch ends, and what becomes of what was read. Promise: a batch that is repeated reads the
+same records; what cannot be read any more is reported; a query that begins at `latest` skips nothing if it fails
+before its first batch is done, for its start is kept in the daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from topicd.client.client import Client
+from topicd.client.topics import TopicState
+from topicd.errors import Conflict, ConsumerNotFound, InvalidRequest, TopicNotFound
+from topicd.model import GapReason
+from topicd.spark import connection, loss, offsets
+from topicd.spark.offsets import Offset, Place, Places
+from topicd.spark.options import LATEST, ReadOptions
+from topicd.spark.plan import cursor_at, split, topic_names, topic_state
+from topicd.spark.reader import Task, read_ranges
+from topicd.spark.schema import check_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema(schema, options)
+        if options.starting.has(LATEST) and options.consumer is None:
+            raise InvalidRequest(
+                "a stream that begins at latest needs option consumer: the daemon keeps the start under that name, "
+                "so that a query that is restarted before its first batch is done skips nothing"
+            )
+        self._options = options
+        self._schema = schema
+        self._target: Places | None = None  # where Trigger.AvailableNow ends
+        self._missing: set[str] = set()  # topics whose end was reported
+
+    # ---- offsets ----
+
+    def initialOffset(self) -> Offset:
+        client = self._client()
+        states = self._states(client)
+        return offsets.encode({topic: self._first_place(client, state) for topic, state in states.items()})
+
+    def _first_place(self, client: Client, state: TopicState) -> Place:
+        options = self._options
+        latest = options.starting.ts_ms is None and options.starting.of(state.topic) == LATEST
+        if latest and options.consumer is not None:
+            return Place(state.topic_id, client.open_consumer(state.topic, options.consumer, LATEST))
+        after = cursor_at(client, state, options.starting, "startingOffsets")
+        if options.consumer is not None:
+            client.open_consumer(state.topic, options.consumer, after)
+        return Place(state.topic_id, after)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_records_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Waits a little when there is nothing new: Spark asks again at once."""
+        before = offsets.decode(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        client = self._client()
+        until = time.monotonic() + (self._options.idle_wait if self._target is None else 0.0)
+        while True:
+            end = self._limited(before, self._reachable(client, before), most)
+            left = until - time.monotonic()
+            if end != before:
+                return offsets.encode(end)
+            if left <= 0:
+                return start
+            self._wait(client, before, left)
+
+    def reportLatestOffset(self) -> Offset | None:
+        states = self._states(self._client())
+        return offsets.encode({topic: Place(state.topic_id, state.head_seq) for topic, state in states.items()})
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        states = self._states(self._client())
+        self._target = {topic: Place(state.topic_id, state.head_seq) for topic, state in states.items()}
+
+    # ---- batches ----
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        return [Task(ranges) for ranges in split(list(offsets.ranges(start, end)), self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_ranges(cast("Task", partition), self._options, self._schema)
+
+    def commit(self, end: Offset) -> None:
+        """Spark calls this one batch late."""
+        name = self._options.consumer
+        if name is None:
+            return
+        client = self._client()
+        for topic, place in offsets.decode(end).items():
+            state = topic_state(client, topic)
+            if state is None or state.topic_id != place.topic_id:
+                continue
+            try:
+                client.ack_consumer(topic, name, place.seq)
+            except ConsumerNotFound:
+                client.open_consumer(topic, name, place.seq)
+            except (TopicNotFound, Conflict) as exc:
+                log.warning("consumer %s of topic %s stays where it is: %s", name, topic, exc)
+
+    # ---- what there is ----
+
+    def _client(self) -> Client:
+        return connection.client(self._options.connection, wait=connection.PLAN_WAIT_S)
+
+    def _states(self, client: Client) -> dict[str, TopicState]:
+        found = ((topic, topic_state(client, topic)) for topic in topic_names(client, self._options))
+        return {topic: state for topic, state in found if state is not None}
+
+    def _reachable(self, client: Client, before: Places) -> Places:
+        """How far each topic could be read now."""
+        states = self._states(client)
+        missing = before.keys() - states.keys()
+        for topic in sorted(missing - self._missing):
+            loss.report_rest(topic, before[topic].seq, loss.DELETED, fail=self._options.fail_on_data_loss)
+        self._missing = missing
+        found = {topic: self._head_of(client, before.get(topic), state) for topic, state in states.items()}
+        if self._target is not None:
+            found = _at_most(found, self._target)
+        return {**before, **found}
+
+    def _head_of(self, client: Client, known: Place | None, state: TopicState) -> Place:
+        head = Place(state.topic_id, state.head_seq)
+        if known is None:
+            if self._options.consumer is not None:  # keeps the start, should the first batch with this topic fail
+                client.open_consumer(state.topic, self._options.consumer, state.earliest_seq - 1)
+            return replace(head, after=state.earliest_seq - 1)
+        if known.topic_id != state.topic_id:
+            reason = GapReason.RECREATED.value
+            loss.report_rest(state.topic, known.seq, reason, fail=self._options.fail_on_data_loss)
+            return replace(head, after=state.earliest_seq - 1, lost=f"{known.seq + 1}-")
+        if state.head_seq < known.seq:
+            raise InvalidRequest(
+                f"topic {state.topic} ends at {state.head_seq}, but the checkpoint says that {known.seq} was read: "
+                "its newest records are gone, and their seqs are being given out again"
+            )
+        if state.head_seq == known.seq:
+            return known
+        floor = state.evict_floor - 1
+        if floor <= known.seq:
+            return head
+        loss.report(state.topic, known.seq + 1, floor, "cap or ttl", fail=self._options.fail_on_data_loss)
+        return replace(head, after=floor, lost=f"{known.seq + 1}-{floor}")
+
+    def _limited(self, before: Places, reachable: Places, most: int | None) -> Places:
+        """So many records at most, each topic its share of what is left to read."""
+        begins = {topic: _begin(before.get(topic), place) for topic, place in reachable.items()}
+        backlog = {topic: place.seq - begins[topic] for topic, place in reachable.items()}
+        total = sum(backlog.values())
+        if most is None or total <= most:
+            return reachable
+        shares = {topic: most * size // total for topic, size in backlog.items()}
+        spare = most - sum(shares.values())
+        for topic in sorted(backlog, key=lambda name: shares[name] - backlog[name])[:spare]:
+            shares[topic] += 1
+        return {
+            topic: replace(place, seq=begins[topic] + shares[topic]) if shares[topic] else before.get(topic, place)
+            for topic, place in reachable.items()
+            if shares[topic] or topic in before
+        }
+
+    def _wait(self, client: Client, before: Places, left: float) -> None:
+        """Until there may be something new."""
+        if len(before) == 1 and self._options.pattern is None and len(self._options.topics) == 1:
+            ((topic, place),) = before.items()
+            try:
+                client.read(topic, place.seq, limit=1, wait=left, metadata_only=True, epoch=place.topic_id)
+            except TopicNotFound:
+                time.sleep(min(_POLL_S, left))
+        else:
+            time.sleep(min(_POLL_S, left))
+
+
+def _begin(known: Place | None, place: Place) -> int:
+    """Behind which seq a batch that ends at `place` begins."""
+    if place.after is not None and place != known:
+        return place.after
+    return known.seq if known is not None else 0
+
+
+def _at_most(places: Places, target: Places) -> Places:
+    """Not beyond the target; without topics that are not in it."""
+    return {
+        topic: replace(place, seq=max(min(place.seq, target[topic].seq), place.after or 0))
+        for topic, place in places.items()
+        if topic in target and target[topic].topic_id == place.topic_id
+    }
