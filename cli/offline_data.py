@@ -24,7 +24,8 @@ from topicd.placement import delivery_shard
 from topicd.shards.storage.fs import Fs, RealFs
 from topicd.shards.storage.recover import next_frame
 from topicd.shards.storage.snapshot import SnapshotStore
-from topicd.shards.storage.walfile import GROUP, Group, LogReader, scan_group
+from topicd.shards.storage.walfile import Group, LogReader, scan_group
+from topicd.shards.storage.walfile import lsn_at as lsn_at  # noqa: PLC0414  part of what this module offers
 from topicd.supervisor.datadir import Format, LockHeld, open_format, take_lock
 
 data_dir_option = click.option(
@@ -159,11 +160,6 @@ def scan_past(view: memoryview, group: Group) -> tuple[list[Run], list[BadFrames
         at = group.end if following is None else following
         bad.append(BadFrames(scan.bad_at, at, scan.problem))
     return runs, bad
-
-
-def lsn_at(group: Group, offset: int) -> int:
-    """The LSN of a byte of the group, by its offset in the file."""
-    return group.lsn + GROUP.size + offset - group.start
 
 
 def _names_in_wal(offline: Offline, names: Names) -> None:

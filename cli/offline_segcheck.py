@@ -22,7 +22,7 @@ from topicd.shards.storage.index import (
     flagged,
     tiled_entries,
 )
-from topicd.shards.storage.names import DATA, DEL, IDX, TAGS, map_file, read_index, segment_file, topic_id_of
+from topicd.shards.storage.names import CUT, DATA, DEL, IDX, TAGS, map_file, read_index, segment_file, topic_id_of
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.recover import Rebuilt, reindex
 from topicd.shards.storage.tags import Seal, TagTable, read_seal
@@ -84,7 +84,7 @@ def segment_parts(fs: Fs, topic_dir: Path) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
     for name in fs.listdir(topic_dir):
         parsed = paths.parse_segment(name)
-        if parsed is not None:
+        if parsed is not None and parsed[1] != CUT:
             found.setdefault(parsed[0], set()).add(parsed[1])
     return dict(sorted(found.items()))
 

@@ -221,7 +221,7 @@ MUTANTS = [
     # ---- producers ----
     Mutant(
         "dedupe: not rebuilt from the log",
-        "shards/delivery/recovery.py",
+        "shards/delivery/replay.py",
         "                topic.producers.replay(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)\n",
         "                pass\n",
         sweep("append", "kill"),
@@ -235,7 +235,7 @@ MUTANTS = [
     ),
     Mutant(
         "dedupe: a mark counts without its batch",
-        "shards/delivery/recovery.py",
+        "shards/delivery/replay.py",
         "            if run.first_seq + run.whole_count >= mark.first_seq + mark.count:\n",
         "            if True:\n",
         pytest("tests/faults/test_recovery.py"),

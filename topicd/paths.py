@@ -13,7 +13,7 @@ _SPARE_FILE = re.compile(r"spare-(\d+)\.log")
 _SHARD_DIR = re.compile(r"shard-(\d{2,})")
 _SNAPSHOT = re.compile(r"snapshot-(\d+)\.bin")
 _TOPIC_DIR = re.compile(r"([0-9a-f]{16})(\.deleted)?")
-_SEGMENT = re.compile(r"seg-(\d{20})\.(data|idx|tags|del)")
+_SEGMENT = re.compile(r"seg-(\d{20})\.(data|idx|tags|del|cut)")
 
 
 @dataclass(frozen=True)

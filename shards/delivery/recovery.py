@@ -21,7 +21,7 @@ from topicd.frames import FrameType, control_body, core
 from topicd.model import Durability, TopicConfig
 from topicd.placement import delivery_shard, wal_shard
 from topicd.shards.delivery.cursors import Cursor
-from topicd.shards.delivery.replay import AppendReplay, floor_of
+from topicd.shards.delivery.replay import AppendReplay
 from topicd.shards.delivery.topic import Damaged, Loss, Topic
 from topicd.shards.storage import recover as frame_search
 from topicd.shards.storage.load import load_segments
@@ -29,7 +29,7 @@ from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import Cut
 from topicd.shards.storage.snapshot import SnapshotStore
 from topicd.shards.storage.topicdir import finish_deletes
-from topicd.shards.storage.walfile import Chunk, Damage, Group, LogReader, scan_group
+from topicd.shards.storage.walfile import Chunk, Damage, Group, LogReader, lsn_at, scan_group
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
@@ -49,9 +49,10 @@ class Recovered:
 class Recovery:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        self._appends = AppendReplay(actor, self._note_damage)
+        self._appends = AppendReplay(actor)
         self._settled: list[tuple[int, int, int]] = []  # of snapshots: shards, shard, ids that are settled below
         self._heads: dict[int, int] = {}  # newest seq by snapshot
+        self._gaps: dict[int, list[tuple[int, int]]] = {}  # seqs between segments
         self._cuts: dict[int, list[Cut]] = {}  # tails of active segments that replay should bring back
         self.result = Recovered()
 
@@ -146,11 +147,7 @@ class Recovery:
             self._note_damage(str(damage))
             if damage.first_seq <= damage.last_seq:
                 topic.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
-        for first, last in loaded.gaps:
-            low = max(first, floor_of(topic))
-            for a, b in Ranges([*topic.gone, *topic.lost]).missing(low, last) if low <= last else []:
-                self._note_damage(f"topic {topic.name}: seqs {a} to {b} are in no segment")
-                topic.damaged.append(Damaged(a, b, "missing segment"))
+        self._gaps[topic.id] = loaded.gaps
         if topic.segments:
             topic.stored = topic.head = topic.visible = topic.segments[-1].last_seq
             topic.last_ts = max(topic.last_ts, topic.segments[-1].last_ts)
@@ -211,7 +208,7 @@ class Recovery:
         at = scan.bad_at
         while scan.problem:
             if mine:
-                self._note_damage(f"WAL: {path}: bad frame at LSN {group.lsn + at - group.start} ({scan.problem})")
+                self._note_damage(f"WAL: {path}: bad frame at LSN {lsn_at(group, at)} ({scan.problem})")
             following = frame_search.next_frame(view[: group.end], at + 1, None)
             if following is None or following >= group.end:
                 return
@@ -303,11 +300,22 @@ class Recovery:
             topic.earliest = topic.head + 1
             topic.stored = topic.head
             return
+        self._check_holes(topic, self._gaps.pop(topic.id, []), "are in no segment", "missing segment")
+        self._check_holes(topic, self._appends.holes.pop(topic.id, []), "are missing in the WAL", "WAL")
         self._check_cuts(topic)
         self._check_head(topic)
         self._settle(topic)
         actor.retention.enforce(topic)
         actor.cursors.free_acked(topic)
+
+    def _check_holes(self, topic: Topic, holes: list[tuple[int, int]], how: str, where: str) -> None:
+        """Damage is what nobody removed by the end of the log: files go when their records or their topic did, and
+        the frame that says so may stand behind the hole."""
+        for first, last in holes:
+            low = max(first, floor_of(topic))
+            for a, b in Ranges([*topic.gone, *topic.lost]).missing(low, last) if low <= last else []:
+                self._note_damage(f"topic {topic.name}: seqs {a} to {b} {how}")
+                topic.damaged.append(Damaged(a, b, where))
 
     def _check_cuts(self, topic: Topic) -> None:
         """A tail that was cut and did not come back from the WAL had been durable: it is damage."""
@@ -344,3 +352,8 @@ class Recovery:
     def _note_damage(self, what: str) -> None:
         log.error("storage is damaged", extra={"damage": what})
         self.result.damage.append(what)
+
+
+def floor_of(topic: Topic) -> int:
+    """Nothing is missed below: caps, TTL or deletes took it."""
+    return max(topic.earliest, topic.evict_floor, topic.delete_below)

@@ -1,10 +1,9 @@
 """Append and producer frames of the WAL, back into the tails of their topics. Promise: a batch counts when it is whole,
-what a segment holds already is passed over, and a hole between what is there and what comes is reported.
+what a segment holds already is passed over, and a hole between what is there and what comes is noted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,7 @@ from topicd._native.interface import Run
 from topicd.frames import core, parse_producer
 from topicd.shards.delivery.deletion import note_tags
 from topicd.shards.delivery.tail import Blob
-from topicd.shards.delivery.topic import Damaged, Topic
-from topicd.shards.storage.ranges import Ranges
+from topicd.shards.delivery.topic import Topic
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
@@ -41,11 +39,11 @@ class _Mark:
 
 
 class AppendReplay:
-    def __init__(self, actor: Actor, note_damage: Callable[[str], None]) -> None:
+    def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        self._note_damage = note_damage
         self._pending: dict[int, _Pending] = {}
         self._announced: dict[int, _Mark] = {}  # by topic: a producer frame whose batch is not whole yet
+        self.holes: dict[int, list[tuple[int, int]]] = {}  # by topic: first and last seq that no frame has
         self.records = 0
 
     def announce(self, topic: Topic, view: memoryview, run: Run) -> None:
@@ -119,15 +117,6 @@ class AppendReplay:
         del self._announced[topic.id]
 
     def _note_hole(self, topic: Topic, first: int) -> None:
-        """Seqs between what is there and the next frame: skipped on purpose below a reservation, else damage."""
-        low = max(topic.head + 1, floor_of(topic))
-        if low < first:
-            for a, b in Ranges([*topic.gone, *topic.lost]).missing(low, first - 1):
-                self._note_damage(f"topic {topic.name}: seqs {a} to {b} are missing in the WAL")
-                topic.damaged.append(Damaged(a, b, "WAL"))
+        """Seqs between what is there and the next frame. Whether they are missed shows at the end of the log."""
+        self.holes.setdefault(topic.id, []).append((topic.head + 1, first - 1))
         topic.head = topic.visible = first - 1
-
-
-def floor_of(topic: Topic) -> int:
-    """Nothing is missed below: caps, TTL or deletes took it."""
-    return max(topic.earliest, topic.evict_floor, topic.delete_below)

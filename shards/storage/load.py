@@ -23,7 +23,7 @@ from topicd.shards.storage.index import (
     flagged,
     tiled_entries,
 )
-from topicd.shards.storage.names import DATA, DEL, IDX, TAGS, map_file, read_index, segment_file
+from topicd.shards.storage.names import CUT, DATA, DEL, IDX, TAGS, map_file, read_index, segment_file
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.rewrite import finish_rewrite
 from topicd.shards.storage.seal import seal_segment
@@ -68,7 +68,7 @@ class _Loader:
         unfinished: set[int] = set()
         for name in self._fs.listdir(self._dir):
             parsed = paths.parse_segment(name.removesuffix(TMP_SUFFIX))
-            if parsed is None:
+            if parsed is None or parsed[1] == CUT:
                 continue
             if name.endswith(TMP_SUFFIX):
                 unfinished.add(parsed[0])

@@ -60,6 +60,11 @@ def parse_group(view: memoryview, at: int, lsn: int, limit: int, seed: int) -> G
     return Group(lsn, start, start + length, synced_lsn, run)
 
 
+def lsn_at(group: Group, offset: int) -> int:
+    """The LSN of a byte of the group, by its offset in the file."""
+    return group.lsn + GROUP.size + offset - group.start
+
+
 class WalFile(NamedTuple):
     first_lsn: int
     path: Path

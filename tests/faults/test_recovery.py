@@ -165,6 +165,24 @@ def test_head_outlives_the_last_record(disk: FakeDisk) -> None:
             assert not [path for path in disk.files() if path.suffix == ".data"]
 
 
+@pytest.mark.fault("TOP-01")
+def test_records_that_went_with_their_topic_are_not_missed(disk: FakeDisk) -> None:
+    """The snapshot still knows the topic, its segments are gone, and of its records the WAL has the newest only."""
+    with Machine(disk) as machine:
+        story = Story(machine.open())
+        story.topic("f", "fsync")
+        story.append("f", 5)
+        machine.forget_wal()
+        story.append("f", 1)
+        machine.ask("f", Op.DELETE_TOPIC)
+        machine.abandon()
+        for seed in range(7):
+            with Machine(disk.image(seed), previous=machine, power_lost=True) as successor:
+                successor.open()
+                assert successor.damage() == []
+                assert "f" not in successor.topics()
+
+
 @pytest.mark.fault("DED-01")
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_retry_after_a_crash_is_answered_and_not_stored_again(disk: FakeDisk, forgotten: bool) -> None:

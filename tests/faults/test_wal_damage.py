@@ -61,6 +61,15 @@ def test_damage_below_a_sync_mark_is_reported_and_the_rest_is_served(story: Stor
     assert len(seqs) in (10, 11)  # the victim's two records, or the one whose frame was hit
 
 
+@pytest.mark.fault("REC-04")
+def test_bad_frame_is_reported_with_the_place_where_it_stands(story: Story, disk: FakeDisk) -> None:
+    victim = groups(disk)[-4]
+    story.machine.abandon()
+    flip(disk, FIRST, victim.start + 20)
+    damage, _ = recovered(story, disk)
+    assert any(f"bad frame at LSN {victim.lsn + GROUP.size} " in line for line in damage), damage
+
+
 @pytest.mark.fault("REC-05")
 def test_zeroed_region_below_a_sync_mark_is_reported(story: Story, disk: FakeDisk) -> None:
     found = groups(disk)

@@ -61,7 +61,8 @@ def test_topic_directories_say_whether_they_are_on_their_way_out() -> None:
 
 def test_segments_sort_by_their_first_seq_as_text() -> None:
     assert paths.segment_name(1, "data") == "seg-00000000000000000001.data"
-    assert paths.parse_segment(paths.segment_name(2**63 - 1, "tags")) == (2**63 - 1, "tags")
+    for part in ("data", "idx", "tags", "del", "cut"):
+        assert paths.parse_segment(paths.segment_name(2**63 - 1, part)) == (2**63 - 1, part)
     for stranger in ("seg-1.data", "seg-00000000000000000001.tmp", "seg-00000000000000000001"):
         assert paths.parse_segment(stranger) is None
     names = [paths.segment_name(n, "idx") for n in (1, 9, 10, 10**18)]
