@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ import topicd
 import topicd.aio
 from tests.support.certs import Authority, Certificate
 from tests.support.daemon import Daemon, drain_topic, wait_until
+from tests.support.ports import free_ports
 from topicd.cli import tokenfile
 from topicd.client.client import Client
 from topicd.errors import ConnectionLost, Forbidden, InvalidRequest, TopicdError, Unauthorized
@@ -27,21 +26,6 @@ SHARDS = 2
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 # One name per shard, all within the prefix.
 NAMES = {delivery_shard(name, SHARDS): name for name in (f"orders.{i}" for i in range(20))}
-
-
-def free_ports(count: int) -> int:
-    """The first of so many free ports in a row."""
-    for base in range(20_011, 32_000, 7):
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(base, base + count):
-                    sock = stack.enter_context(socket.socket())
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return base
-    raise AssertionError("no free ports")
 
 
 def record(event: topicd.Record | topicd.Gap) -> topicd.Record:

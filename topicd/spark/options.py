@@ -16,7 +16,6 @@ from topicd.errors import InvalidRequest
 from topicd.model import check_topic_name
 from topicd.values import NO_LIMIT
 
-
 TIMEOUT_S = 60.0  # restarts of the daemon are waited out that long
 
 
