@@ -91,6 +91,7 @@ class Actor:
         # counters
         self.appends = 0
         self.records = 0
+        self.bytes_taken = 0
         self.evicted_total = 0
         self.deleted_total = 0
         self.lagged_total = 0
@@ -169,6 +170,7 @@ class Actor:
     def note_visible(self, topic: Topic, blob: Blob, count: int) -> None:
         self.appends += 1
         self.records += count
+        self.bytes_taken += blob.end - blob.start
         topic.last_write_ms = blob.last_ts
         self._moved[topic.id] = topic
         note_tags(topic, blob)

@@ -61,7 +61,7 @@ class Checkpointer:
         self._aged: dict[int, Topic] = {}
         self._doomed: list[int] = []
         self._active: dict[int, Topic] = {}
-        self._tail_bytes = 0
+        self.tail_bytes = 0  # in memory and in no segment yet
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Future[None] | None = None
         self._total_bytes = 0
@@ -79,7 +79,7 @@ class Checkpointer:
         if topic.ephemeral:
             return
         size = blob.end - blob.start
-        self._tail_bytes += size
+        self.tail_bytes += size
         self._total_bytes += size
         self._dirty[topic.id] = topic
         self._arm()
@@ -102,7 +102,7 @@ class Checkpointer:
         self.snapshots.dirty = True
         for place in (self._dirty, self._unmarked, self._active, self._aged):
             place.pop(topic.id, None)
-        self._tail_bytes -= topic.tail.bytes if not topic.ephemeral else 0
+        self.tail_bytes -= topic.tail.bytes if not topic.ephemeral else 0
         self._doomed.append(topic.id)
         self._remove_doomed()
 
@@ -120,7 +120,7 @@ class Checkpointer:
     @property
     def behind(self) -> bool:
         """More is in memory than the disk keeps up with."""
-        return self._tail_bytes > _BEHIND * self._actor.settings.checkpoint_bytes
+        return self.tail_bytes > _BEHIND * self._actor.settings.checkpoint_bytes
 
     @property
     def holds_writers(self) -> bool:
@@ -129,7 +129,7 @@ class Checkpointer:
 
     @property
     def full(self) -> bool:
-        return self._tail_bytes > _FULL * self._actor.settings.checkpoint_bytes
+        return self.tail_bytes > _FULL * self._actor.settings.checkpoint_bytes
 
     def _wake_writers(self) -> None:
         if not self.holds_writers:
@@ -170,7 +170,7 @@ class Checkpointer:
 
     def relieve(self) -> None:
         """During recovery memory is bounded too: store what exceeds the bound at once."""
-        if self._tail_bytes >= _RELIEF * self._actor.settings.checkpoint_bytes:
+        if self.tail_bytes >= _RELIEF * self._actor.settings.checkpoint_bytes:
             work = self._plan()
             self._apply(work, run_checkpoint(self._actor.fs, work.jobs), run_marks(self._actor.fs, work.mark_jobs))
 
@@ -193,7 +193,7 @@ class Checkpointer:
 
     def counters(self) -> dict[str, Any]:
         return {
-            "tail_bytes": self._tail_bytes,
+            "tail_bytes": self.tail_bytes,
             "stored_bytes": self._total_bytes,
             "checkpoints": self.checkpoints,
             "checkpoint_failures": self.failures + self.snapshots.failures,
@@ -207,7 +207,7 @@ class Checkpointer:
         if not self._opened or self._round is not None:
             return
         settings = self._actor.settings
-        if soon or self._tail_bytes >= settings.checkpoint_bytes:
+        if soon or self.tail_bytes >= settings.checkpoint_bytes:
             self._start()
         elif self._timer is None:
             self._timer = self._actor.loop.call_later(settings.checkpoint_ms / 1000, self._start)
@@ -302,7 +302,7 @@ class Checkpointer:
         before = topic.tail.bytes
         topic.stored = draft.last_seq
         topic.tail.drop_through(topic.stored)
-        self._tail_bytes -= before - topic.tail.bytes
+        self.tail_bytes -= before - topic.tail.bytes
         self._move_dead(topic, draft)
         if info.sealed:
             self._active.pop(topic.id, None)

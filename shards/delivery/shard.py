@@ -27,6 +27,7 @@ from topicd.shards.delivery.actor import Actor
 from topicd.shards.delivery.handout import Handout
 from topicd.shards.delivery.outlet import Outlet
 from topicd.shards.delivery.recovery import Recovery
+from topicd.shards.delivery.relief import Relief
 from topicd.shards.delivery.session import Session
 from topicd.shards.runtime import Shard
 from topicd.tokens import TokenFile
@@ -214,7 +215,7 @@ class DeliveryShard:
         logging.getLogger().setLevel(settings.log_level.upper())
 
     async def _heartbeat(self) -> None:
-        actor = self._actor
+        actor, relief = self._actor, Relief(self._actor)
         while True:
             due = actor.loop.time() + runtime.HEARTBEAT_S
             actor.publish_stats()
@@ -222,6 +223,7 @@ class DeliveryShard:
             actor.loop_lag_ms = round((actor.loop.time() - due) * 1000, 3)
             actor.close_stalled()
             actor.checkpointer.tick()
+            relief.tick()
 
     # ---- stop ----
 
