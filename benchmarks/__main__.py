@@ -103,7 +103,7 @@ def _describe(found: list[Peer], work_dir: Path) -> tuple[dict[str, dict[str, st
     syncs: dict[str, bool | None] = {}
     for peer in found:
         described[peer.name] = peer.facts()
-        if peer.name != DISK:
+        if peer.has_sessions:
             checked = synccheck.check(peer, work_dir)
             described[peer.name]["sync"] = str(checked)
             syncs[peer.name] = checked.syncs_each

@@ -228,6 +228,7 @@ BARS: tuple[Bar, ...] = (
         1.05,
         at_least=False,
     ),
+    _rate("spark", "Spark reads rows, against spark.read.parquet", "parquet", 0.6, ours=(READ,), theirs=(READ,)),
     *(
         _steady(case, f"{case}: {what}", figure, at_least=at_least)
         for case in ("growth", "topics")

@@ -16,11 +16,11 @@ SIZES = ((100, "100 B"), (1024, "1 KiB"))
 RECORDS_S = Figure("rate", "records/s", True)
 ACKS_S = Figure("rate", "acks/s", True)
 SECONDS = Figure("seconds", "", False)
-TESTS = ("disk", "A", "B", "C", "D", "E", "G", "H", "fanout", "topics", "growth", "mixed")
+TESTS = ("disk", "A", "B", "C", "D", "E", "G", "H", "fanout", "topics", "growth", "mixed", "spark")
 
 
 def all_cases() -> list[Case]:
-    return [*_disk(), *_appends(), *_consume(), *_push(), *_server(), *_scale()]
+    return [*_disk(), *_appends(), *_consume(), *_push(), *_server(), *_scale(), *_spark()]
 
 
 def select(only: Sequence[str], quick: bool) -> list[Case]:
@@ -168,4 +168,17 @@ def _scale() -> Iterator[Case]:
         Load(durable=True, seconds=1.0, records=100 * K),
         rounds=2,
         quick_rounds=1,
+    )
+
+
+def _spark() -> Iterator[Case]:
+    yield Case(
+        "spark",
+        "spark",
+        "Spark, local[2]: rows of 100 B, every payload touched",
+        (Figure("rate", "rows/s", True), MB_S),
+        Load(records=5 * M),
+        Load(records=500 * K),
+        rounds=3,
+        quick_rounds=2,
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.bars import ASYNCIO, DESCRIPTORS, FUTURES, PIPELINE, PRODUCER, READ
-from benchmarks.drivers import append, consume, mixed, push, scale, server
+from benchmarks.drivers import append, consume, mixed, push, scale, server, spark
 from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Driver
 from benchmarks.peers.topicd import Topicd
@@ -46,6 +46,8 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
         found = scale.growth(load)
     elif test == "mixed":
         found = {"": mixed.mixed}
+    elif test == "spark":
+        found = {spark.READ: spark.read_topic}
     return found
 
 

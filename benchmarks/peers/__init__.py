@@ -13,6 +13,7 @@ MODULES = {
     "redis": ("benchmarks.peers.redis", "Redis"),
     "nats": ("benchmarks.peers.nats", "Nats"),
     "sqlite": ("benchmarks.peers.sqlite", "Sqlite"),
+    "parquet": ("benchmarks.peers.parquet", "Parquet"),
 }
 
 

@@ -66,6 +66,8 @@ class Peer(ABC):
     name: ClassVar[str]
     # It is one server process or more, not a library inside the client: it can be killed, weighed and traced.
     is_server: ClassVar[bool] = True
+    # It takes single records; otherwise it is there for comparison in cases of its own.
+    has_sessions: ClassVar[bool] = True
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -18,6 +18,7 @@ STREAM = (("append 1 MiB", disk.append, MIB), ("overwrite 1 MiB", disk.overwrite
 class Disk(Peer):
     name = "disk"
     is_server = False
+    has_sessions = False
 
     @classmethod
     def missing(cls) -> str | None:

@@ -1,5 +1,5 @@
-"""One Spark session and one daemon for all Spark tests: starting either costs seconds. Each test has topics of its
-own."""
+"""One Spark session, one daemon and one cluster for all Spark tests: starting any of them costs seconds. Each test has
+topics of its own."""
 
 from __future__ import annotations
 
@@ -12,43 +12,56 @@ from typing import Any
 
 import pytest
 
+from tests.support.certs import Authority
 from tests.support.daemon import LIVELY, Daemon
+from tests.support.ports import free_ports
+from topicd.cli import tokenfile
 from topicd.client.client import Client
 
 pyspark_sql = pytest.importorskip("pyspark.sql")
 
+from tests.spark.cluster import SPARK_CONF, Cluster  # noqa: E402
+
 SHARDS = 2
-# For tests that start sessions and clusters of their own.
-SPARK_CONF = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.streaming.pollingDelay": "50ms",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-}
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """local[2], with no checkpoint of its own: streams name theirs."""
+    """local[2]."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     warehouse = tmp_path_factory.mktemp("warehouse")
     builder = pyspark_sql.SparkSession.builder.master("local[2]").appName("topicd tests")
     for name, value in {**SPARK_CONF, "spark.sql.warehouse.dir": str(warehouse)}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.setLogLevel("OFF")  # failures are asserted, their traces say nothing new
     yield session
     session.stop()
 
 
 @pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def spark_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """Segments of 500 records: a few thousand make a topic with history."""
-    settings = {**LIVELY, "wal_shards": SHARDS, "delivery_shards": SHARDS}
-    with Daemon(tmp_path_factory.mktemp("d"), **settings) as daemon:
+    """Segments of 500 records: a few thousand make a topic with history. It listens on TLS, too."""
+    root = tmp_path_factory.mktemp("d")
+    certificate = Authority(root).issue("server")
+    secret = tokenfile.create(root / "tokens.toml", "spark", ["admin"])
+    (root / "secret").write_text(secret)
+    settings = {
+        **LIVELY,
+        "wal_shards": SHARDS,
+        "delivery_shards": SHARDS,
+        "listen_tcp": f"127.0.0.1:{free_ports(SHARDS)}",
+        "tokens_file": root / "tokens.toml",
+        "tls_cert": certificate.cert,
+        "tls_key": certificate.key,
+    }
+    with Daemon(root, **settings) as daemon:
         yield daemon
 
 
@@ -56,6 +69,13 @@ def spark_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def socket(spark_daemon: Daemon) -> str:
     """For .option("socket", ...)."""
     return str(spark_daemon.run.socket)
+
+
+@pytest.fixture(scope="session")
+def remote(spark_daemon: Daemon) -> dict[str, str]:
+    """Options that reach the same daemon by TLS."""
+    root, host = spark_daemon.root, spark_daemon.settings["listen_tcp"]
+    return {"host": host, "token": (root / "secret").read_text(), "caFile": str(root / "ca.pem")}
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,128 @@
+"""Spark on topics and on Parquet files, the same rows, in one session of local[2].
+
+A row is a seq and a payload; reading hashes every byte of both. Payloads are all different, for of a few Parquet would
+store each only once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.model import Figures, Load
+from benchmarks.stats import throughput
+from benchmarks.work import STAMP, clock_ns, payloads
+
+if TYPE_CHECKING:
+    from benchmarks.peers.parquet import Parquet
+    from benchmarks.peers.topicd import Topicd
+
+READ = "read"
+CHUNK = 10_000
+FILE_ROWS = 1_250_000
+SCHEMA = "seq bigint, data binary"
+TOUCHED = ("count(*)", "bit_xor(xxhash64(seq, data))")
+CONF = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+_session: Any = None
+_pools: dict[int, list[bytes]] = {}
+_hashes: dict[Load, int] = {}
+
+
+def session() -> Any:
+    """Started by whoever comes first, kept until the case is over."""
+    global _session
+    if _session is None:
+        from pyspark.sql import SparkSession
+
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        builder = SparkSession.builder.master("local[2]").appName("topicd benchmarks")
+        for name, value in CONF.items():
+            builder = builder.config(name, value)
+        _session = builder.getOrCreate()
+        _session.sparkContext.setLogLevel("ERROR")
+    return _session
+
+
+def stop() -> None:
+    global _session
+    if _session is not None:
+        _session.stop()
+        _session = None
+
+
+def chunks(load: Load) -> Iterator[list[bytes]]:
+    """All payloads of a load, the same for everybody: a number of its own at the head of random bytes."""
+    pool = _pools.setdefault(load.size, [payload[STAMP.size :] for payload in payloads(load.size)])
+    for start in range(0, load.records, CHUNK):
+        end = min(start + CHUNK, load.records)
+        yield [STAMP.pack(n) + pool[n % len(pool)] for n in range(start, end)]
+
+
+def read_topic(peer: Topicd, load: Load) -> Figures:
+    topic = peer.kept(f"spark-{load.size}-{load.records}", lambda: _fill_topic(peer, load))
+    source = session().read.format("topicd").option("socket", peer.address(False).socket).option("topic", topic)
+    return _touched(source.schema(SCHEMA).load(), load)
+
+
+def read_parquet(peer: Parquet, load: Load) -> Figures:
+    folder = peer.kept(f"spark-{load.size}-{load.records}", lambda: _fill_folder(peer.root / "rows", load))
+    return _touched(session().read.parquet(str(folder)).select("seq", "data"), load)
+
+
+def _touched(frame: Any, load: Load) -> Figures:
+    start = clock_ns()
+    count, found = frame.selectExpr(*TOUCHED).collect()[0]
+    seconds = (clock_ns() - start) / 1e9
+    if count != load.records or found != _hashes.setdefault(load, found):
+        raise RuntimeError(f"{count} rows with hash {found} instead of {load.records} with {_hashes[load]}")
+    return throughput(count, seconds, load.size)
+
+
+def _fill_topic(peer: Topicd, load: Load) -> str:
+    topic = f"spark-{load.size}-{load.records}"
+    with peer.client() as client:
+        for chunk in chunks(load):
+            client.publish_many(topic, chunk)
+    return topic
+
+
+def _fill_folder(folder: Path, load: Load) -> Path:
+    """With the columns of a topic, as an archive of it would have."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    schema = pa.schema(
+        [
+            ("topic", pa.string()),
+            ("seq", pa.int64()),
+            ("ts", pa.timestamp("us", tz="UTC")),
+            ("node", pa.string()),
+            ("tag", pa.string()),
+            ("data", pa.binary()),
+        ]
+    )
+    seq, writer = 0, None
+    for chunk in chunks(load):
+        if writer is None or seq % FILE_ROWS == 0:
+            if writer is not None:
+                writer.close()
+            writer = pq.ParquetWriter(folder / f"part-{seq:09}.parquet", schema)
+        count = len(chunk)
+        columns = [
+            pa.repeat("orders", count),
+            pa.array(range(seq + 1, seq + count + 1), pa.int64()),
+            pa.repeat(1_700_000_000_000_000, count).cast(schema.field("ts").type),
+            pa.nulls(count, pa.string()),
+            pa.nulls(count, pa.string()),
+            pa.array(chunk, pa.binary()),
+        ]
+        writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+        seq += count
+    if writer is not None:
+        writer.close()
+    return folder
