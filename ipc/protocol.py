@@ -46,6 +46,7 @@ class Op(IntEnum):
     APPEND = 0x20
     FETCH = 0x21
     DELETE_RECORDS = 0x22
+    PRODUCER = 0x23
     SUBSCRIBE = 0x30
     UNSUBSCRIBE = 0x31
     CREDIT = 0x32

@@ -9,6 +9,7 @@ MIB = 1024 * KIB
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 TOPIC_NAME_RULE = "1 to 255 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"
+INTERNAL = "topicd."  # names that begin so are topicd's own
 
 MAX_DATA_AND_META = 1 * MIB
 MAX_TAG = 256
@@ -23,6 +24,7 @@ FRAME_CHECKSUM = 8
 FRAME_OVERHEAD = FRAME_HEADER + FRAME_CHECKSUM
 MAX_FRAME = FRAME_OVERHEAD + MAX_NODE + MAX_TAG + 2 + MAX_DATA_AND_META
 MAX_SEQ = 2**63 - 1
+MAX_U64 = 2**64 - 1
 
 # A message on the client socket holds one batch and a little beside it.
 MAX_MESSAGE = MAX_BATCH_BYTES + MAX_BATCH_RECORDS * FRAME_OVERHEAD + 64 * KIB
@@ -40,6 +42,7 @@ LIST_PAGE_MAX = 1_000
 OUTBOX_FRAMES = 1_024
 SUBSCRIPTION_TOPICS_MAX = 256
 PATTERN_MAX = 255  # characters: as long as a topic name
+LASTING = 0xFFFF << 48  # producer ids from here on are remembered until they are released
 IDEMPOTENCY_KEY_MAX = 256
 
 SMALL_FILE_MAX = 64 * MIB

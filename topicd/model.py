@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from topicd.errors import Conflict, InvalidRequest
-from topicd.limits import MAX_SEQ, MAX_TAG, TOPIC_NAME, TOPIC_NAME_RULE
+from topicd.limits import INTERNAL, MAX_SEQ, MAX_TAG, TOPIC_NAME, TOPIC_NAME_RULE
 
 
 class Durability(StrEnum):
@@ -30,6 +30,11 @@ def check_topic_name(name: Any) -> str:
     if not isinstance(name, str) or not TOPIC_NAME.fullmatch(name):
         raise InvalidRequest(f"topic name {name!r:.300} is not allowed: {TOPIC_NAME_RULE}")
     return name
+
+
+def is_internal(name: str) -> bool:
+    """Names of topics that topicd keeps for itself: hidden from lists, and made only by who asks for just that."""
+    return name.startswith(INTERNAL)
 
 
 def _rule(low: int, high: int) -> dict[str, Any]:

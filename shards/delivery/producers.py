@@ -1,20 +1,24 @@
 """Who has sent which batch to a topic. Promise: a batch number is stored once, however often it is sent.
 
 The table is rebuilt from producer frames in the log and from snapshots; it is bounded in producers and in answers
-remembered for each.
+remembered for each. Ids from `LASTING` on belong to producers that may be silent for days and go on: ordinary ones,
+however many, do not make the table forget them.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 from itertools import repeat
 from typing import Any
 
 from topicd.errors import Conflict, OutOfOrder
+from topicd.limits import LASTING
 
 ANSWERS_KEPT = 1_024  # per producer: more batches than a client may have in flight
 ANSWERS_SAVED = 64  # of these in a snapshot; newer ones are in the log
 PRODUCERS_KEPT = 1_024  # per topic, least recently used go first
+LASTING_KEPT = 4_096  # of those that are not released; then these, too
 
 
 Answer = tuple[int, int, int]  # batch number, first seq, records
@@ -41,6 +45,7 @@ class ProducerState:
 class ProducerTable:
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
+        self._lasting: set[int] = set()  # of these, not released
 
     def __len__(self) -> int:
         return len(self._states)
@@ -48,11 +53,23 @@ class ProducerTable:
     def is_next(self, producer_id: int, batch_no: int) -> bool:
         """The common case: nothing was sent twice or too early."""
         state = self._states.get(producer_id)
-        return state is None or batch_no == state.last_no + 1
+        if state is None:
+            # A lasting one begins at the beginning: anything else is a repetition that comes after its release.
+            return producer_id < LASTING or batch_no == 1
+        return batch_no == state.last_no + 1
+
+    def expected(self, producer_id: int, visible: int) -> int:
+        """The number behind its last batch that is stored, not merely under way; 1 if it is not known."""
+        state = self._states.get(producer_id)
+        if state is None:
+            return 1
+        stored = (number for number, first, count in reversed(state.answers) if first + count - 1 <= visible)
+        last = next(stored, state.answers[0][0] - 1 if state.answers else state.last_no)
+        return last + 1
 
     def lookup(self, producer_id: int, batch_no: int) -> Answer:
         """The first answer to a batch that was assigned before, stored or under way."""
-        state = self._states[producer_id]
+        state = self._states.get(producer_id) or ProducerState()
         if batch_no > state.last_no:
             raise OutOfOrder(f"batch {batch_no} came before batch {state.last_no + 1}", expected=state.last_no + 1)
         answer = state.find(batch_no)
@@ -65,12 +82,20 @@ class ProducerTable:
     def assign(self, producer_id: int, batch_no: int, first_seq: int, count: int) -> None:
         state = self._states.get(producer_id)
         if state is None:
-            if len(self._states) >= PRODUCERS_KEPT:
-                self._forget_oldest()
-            state = self._states[producer_id] = ProducerState()
+            state = self._admit(producer_id, ProducerState())
         state.last_no = batch_no
         state.newest = first_seq
         state.answers.append((batch_no, first_seq, count))
+
+    def _admit(self, producer_id: int, state: ProducerState) -> ProducerState:
+        if producer_id >= LASTING:
+            if len(self._lasting) >= LASTING_KEPT:
+                self._forget_oldest(self._lasting)
+            self._lasting.add(producer_id)
+        elif len(self._states) - len(self._lasting) >= PRODUCERS_KEPT:
+            self._forget_oldest(self._states.keys() - self._lasting)
+        self._states[producer_id] = state
+        return state
 
     def assign_run(self, producer_id: int, batch_no: int, first_seq: int, batches: int) -> None:
         """As many batches of one record each, one behind the other."""
@@ -82,10 +107,19 @@ class ProducerTable:
             numbers = range(batch_no + 1, batch_no + batches)
             state.answers.extend(zip(numbers, range(first_seq + 1, first_seq + batches), repeat(1)))
 
-    def _forget_oldest(self) -> None:
+    def _forget_oldest(self, among: Set[int]) -> None:
         """The producer whose last batch is the oldest; one that comes back is a new one."""
-        oldest = min(self._states, key=lambda producer_id: self._states[producer_id].newest)
+        oldest = min(among, key=lambda producer_id: self._states[producer_id].newest)
         del self._states[oldest]
+        self._lasting.discard(oldest)
+
+    def release(self, producer_id: int) -> None:
+        """A lasting producer is like any other from now on. Not in the log: after a restart it lasts again, which
+        costs room and nothing else."""
+        if producer_id in self._lasting:
+            if len(self._states) - len(self._lasting) >= PRODUCERS_KEPT:
+                self._forget_oldest(self._states.keys() - self._lasting)
+            self._lasting.discard(producer_id)
 
     def take_back(self, producer_id: int, batch_no: int) -> None:
         """The batch was not stored; its number may be used again."""
@@ -110,7 +144,7 @@ class ProducerTable:
             state = ProducerState(last_no)
             state.answers.extend((number, first, count) for number, first, count in answers)
             state.newest = state.answers[-1][1] if state.answers else 0
-            self._states[producer_id] = state
+            self._admit(producer_id, state)
 
     def replay(self, producer_id: int, batch_no: int, first_seq: int, count: int) -> None:
         """From the log: like assign, but a snapshot may be ahead of it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,8 @@ import topicd
 from topicd import limits
 from topicd.errors import Conflict, InvalidRequest, Throttled, TopicdError, TopicNotFound, UnsupportedVersion
 from topicd.ipc.protocol import FETCH, PROTOCOL_VERSION, MessageFlag, Op, unpack_map
-from topicd.model import GapReason, TagMatch, Tombstone, TopicConfig, check_topic_name
+from topicd.model import GapReason, TagMatch, Tombstone, TopicConfig, check_topic_name, is_internal
+from topicd.shards.delivery.patterns import covers
 from topicd.shards.delivery.reading import NO_FILTER, ReadFilter
 from topicd.shards.delivery.watch import LongPoll, Subscription
 
@@ -63,6 +63,7 @@ def open_topic(session: Session, flags: int, request_id: int, body: memoryview) 
         if not _flag(fields, "create", True):
             topics.check_owned(name)
             raise TopicNotFound(f"no topic named {name!r}", topic=name)
+        _check_creatable(fields, name)
         session.rights.require("admin" if fields.get("config") else "write", name)
         config = TopicConfig.from_fields(fields.get("config") or {})
         topics.create(name, config, lambda made, error: _opened(session, request_id, made, error, created=True))
@@ -103,6 +104,7 @@ def configure(session: Session, flags: int, request_id: int, body: memoryview) -
         session.answer(Op.CONFIGURE, request_id, answer)
 
     if topic is None:
+        _check_creatable(fields, name)
         topics.create(name, TopicConfig.from_fields(given), done)
     else:
         topics.configure(topic, given, done)
@@ -139,7 +141,12 @@ def list_topics(session: Session, flags: int, request_id: int, body: memoryview)
     if not isinstance(prefix, str) or not isinstance(after, str):
         raise InvalidRequest("prefix and after must be strings")
     limit = _number(fields, "limit", limits.LIST_PAGE_DEFAULT, 1, limits.LIST_PAGE_MAX)
-    page, following = session.actor.topics.page(prefix, after, limit, session.rights.allows)
+    internal = _flag(fields, "internal", False) or prefix.startswith(limits.INTERNAL)
+
+    def shown(name: str) -> bool:
+        return session.rights.allows(name) and (internal or not is_internal(name))
+
+    page, following = session.actor.topics.page(prefix, after, limit, shown)
     rows = []
     for topic in page:
         session.actor.retention.expire(topic)
@@ -240,6 +247,16 @@ def delete_records(session: Session, flags: int, request_id: int, body: memoryvi
     session.actor.deletion.delete(topic, before, chosen, done)
 
 
+def producer(session: Session, flags: int, request_id: int, body: memoryview) -> None:
+    fields = unpack_map(body)
+    topic = session.actor.topics.get(_named(session, fields, "write"))
+    producer_id = _number(fields, "producer_id", 0, 1, limits.MAX_U64)
+    if _flag(fields, "release", False):
+        topic.producers.release(producer_id)
+    answer = {"topic_id": topic.id, "expected": topic.producers.expected(producer_id, topic.visible)}
+    session.answer(Op.PRODUCER, request_id, answer)
+
+
 def subscribe(session: Session, flags: int, request_id: int, body: memoryview) -> None:
     fields = unpack_map(body)
     if request_id in session.subscriptions:
@@ -268,11 +285,7 @@ def subscribe(session: Session, flags: int, request_id: int, body: memoryview) -
     if pattern:
         chosen = {topic.id for topic, _, _ in starts}
         for topic in actor.topics.by_name.values():
-            if (
-                topic.id not in chosen
-                and session.rights.allows(topic.name)
-                and fnmatch.fnmatchcase(topic.name, pattern)
-            ):
+            if topic.id not in chosen and session.rights.allows(topic.name) and covers(pattern, topic.name):
                 starts.append((topic, *_position(session, topic, fields)))
     subscription = Subscription(session, request_id, credit, ReadFilter.from_wire(fields), pattern)
     session.subscriptions[request_id] = subscription
@@ -330,6 +343,11 @@ def _named(session: Session, fields: dict[str, Any], scope: str) -> str:
     return name
 
 
+def _check_creatable(fields: dict[str, Any], name: str) -> None:
+    if is_internal(name) and not _flag(fields, "internal", False):
+        raise InvalidRequest(f"topic name {name!r} is not allowed: {limits.INTERNAL}* are topicd's own", topic=name)
+
+
 def _flag(fields: dict[str, Any], name: str, default: bool) -> bool:
     value = fields.get(name, default)
     if not isinstance(value, bool):
@@ -355,6 +373,7 @@ HANDLERS: dict[int, Callable[[Session, int, int, memoryview], None]] = {
     Op.DELETE_TOPIC: delete_topic,
     Op.FETCH: fetch,
     Op.DELETE_RECORDS: delete_records,
+    Op.PRODUCER: producer,
     Op.SUBSCRIBE: subscribe,
     Op.UNSUBSCRIBE: unsubscribe,
     Op.CONSUMER: consumer,

@@ -143,6 +143,9 @@ class Requests:
                 return {"topic": f"doomed-{chance.randrange(20)}", "if_empty": chance.random() < 0.5}
             case Op.DELETE_RECORDS:
                 return {"topic": name, "before_seq": chance.randrange(1000), "match": ["tag", "Glob", "t*"]}
+            case Op.PRODUCER:
+                producer = chance.choice([1, 2, 2**64 - 1])
+                return {"topic": name, "producer_id": producer, "release": chance.random() < 0.5}
             case Op.SUBSCRIBE:
                 entry = {"topic": name, "from_seq": chance.randrange(100)}
                 return {"topics": [entry], "pattern": chance.choice(["", "f*"]), "credit": 1024, "nodes": ["n"]}

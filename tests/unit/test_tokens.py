@@ -47,6 +47,15 @@ def test_admin_may_do_everything() -> None:
         EVERYTHING.require(scope, "x")
 
 
+def test_who_may_write_may_do_everything_with_topicds_own_topics() -> None:
+    for scope in ("read", "write", "delete", "admin"):
+        Rights("a", frozenset({"write"})).require(scope, "topicd.stage.x")
+    with pytest.raises(Forbidden):
+        Rights("a", frozenset({"read"})).require("delete", "topicd.stage.x")
+    with pytest.raises(Forbidden):
+        Rights("a", frozenset({"write"}), ("orders.",)).require("read", "topicd.stage.x")
+
+
 def test_either_of_two_scopes_is_enough() -> None:
     for scope in ("read", "write", "admin"):
         Rights("a", frozenset({scope})).require_any(("read", "write"), "x")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from topicd.client.engine import Engine
 from topicd.client.line import OutBatch
@@ -14,16 +14,21 @@ from topicd.client.serial import Encoded
 WINDOW = 8
 
 
-def publish_batches(engine: Engine, topic: str, batches: list[Encoded]) -> Published:
+def publish_batches(engine: Engine, topic: str, batches: Iterable[Encoded]) -> Published:
+    """At least one batch. Each is asked for when there is room for it, so they need not all exist at once."""
     links = Links(engine, WINDOW, halt=True)
     line = links.line(topic)
-    todo, pending, done = deque(batches), deque[OutBatch](), list[OutBatch]()
+    todo, pending, done = iter(batches), deque[OutBatch](), list[OutBatch]()
+    ended = False
     try:
-        while todo or pending:
-            while todo and len(pending) < WINDOW:
-                frames, count = todo.popleft()
-                pending.append(OutBatch(line, frames, count, engine.tempo.monotonic() + engine.timeout))
-                links.submit(pending[-1])
+        while pending or not ended:
+            while not ended and len(pending) < WINDOW:
+                batch = next(todo, None)
+                ended = batch is None
+                if batch is not None:
+                    pending.append(OutBatch(line, *batch, engine.tempo.monotonic() + engine.timeout))
+                    links.submit(pending[-1])
+                    links.turn()
             links.turn()
             while pending and pending[0].done:
                 done.append(_stored(pending.popleft(), done))

@@ -151,13 +151,7 @@ class Client:
 
     def stages(self, query: str, *, ends: bool = False, ttl: float = 86_400.0) -> Stages:
         """Records of many writers that become visible together and once, batch by batch; `ends`: there is a single
-        batch. What was staged `ttl` seconds ago and is not committed expires.
-
-        >>> stages = client.stages("nightly-load", ends=True)
-        >>> part = stages.write_records(0, 0, "orders", [b"a", b"b"])
-        >>> stages.commit(0, [part])
-        2
-        """
+        batch. What was staged `ttl` seconds ago and is not committed expires."""
         from topicd.client.staging.stages import Stages
 
         return Stages(self, query, ends=ends, ttl=ttl, serialize=self._serialize)

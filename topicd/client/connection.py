@@ -155,6 +155,21 @@ class Connection:
             self.close()
             raise
 
+    def start_append(self, topic_id: int, producer_id: int, number: int, records: int, frames: list[memoryview]) -> int:
+        """Sends frames as they are, in any number of pieces, and does not wait; the id for `finish_append`."""
+        request_id = self.next_id()
+        head = append_head(request_id, topic_id, producer_id, number, records, sum(map(len, frames)))
+        try:
+            self.send_parts([head, *frames])
+        except OSError as exc:
+            raise self._lost(exc) from exc
+        return request_id
+
+    def finish_append(self, request_id: int) -> Appended:
+        """The answer to the oldest append that was started and not finished."""
+        arrived = self.answer(request_id, ACK_OP)
+        return parse_ack(arrived.flags, arrived.buffer, arrived.start, arrived.end)
+
     def send(self, data: bytes) -> None:
         try:
             self.sock.sendall(data)

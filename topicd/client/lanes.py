@@ -17,8 +17,8 @@ NUMBERS_KEPT = 10_000
 
 
 def new_producer_id() -> int:
-    """Never 0: that means "no idempotency"."""
-    return secrets.randbits(64) or 1
+    """Never 0, which means "no idempotency", and never one of the lasting ones."""
+    return secrets.randbits(63) or 1
 
 
 class Lane:

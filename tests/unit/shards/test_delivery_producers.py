@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topicd.errors import Conflict, OutOfOrder
+from topicd.limits import LASTING
 from topicd.shards.delivery import producers
 from topicd.shards.delivery.producers import ANSWERS_KEPT, ANSWERS_SAVED, PRODUCERS_KEPT, ProducerTable
 
@@ -135,3 +136,41 @@ def test_numbers_need_not_begin_at_one() -> None:
     table = sent(3, first_no=1_000_000)
     assert table.lookup(P, 1_000_001) == (1_000_001, 11, 10)
     assert table.is_next(P, 1_000_003)
+
+
+def test_a_lasting_producer_begins_at_one() -> None:
+    table = ProducerTable()
+    assert table.is_next(LASTING, 1) and not table.is_next(LASTING, 2)
+    with pytest.raises(OutOfOrder) as caught:
+        table.lookup(LASTING, 2)
+    assert caught.value.detail == {"expected": 1}
+
+
+def test_a_lasting_producer_outlives_any_number_of_others_until_it_is_released() -> None:
+    table = ProducerTable()
+    table.assign(LASTING + 1, 1, 1, 1)
+    for seq in range(2, PRODUCERS_KEPT + 50):
+        table.assign(seq, 1, seq, 1)
+    restored = ProducerTable()
+    restored.restore(table.to_wire(visible=10**9))
+    for one in (table, restored):
+        assert one.expected(LASTING + 1, visible=10**9) == 2
+        assert len(one) == PRODUCERS_KEPT + 1
+        one.release(LASTING + 1)
+        assert one.lookup(LASTING + 1, 1) == (1, 1, 1)
+        one.assign(10**6, 1, 10**6, 1)
+        assert one.expected(LASTING + 1, visible=10**9) == 1
+        assert len(one) == PRODUCERS_KEPT
+
+
+def test_lasting_producers_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "LASTING_KEPT", 3)
+    table = ProducerTable()
+    for n in range(5):
+        table.assign(LASTING + n, 1, n + 1, 1)
+    assert [table.expected(LASTING + n, visible=99) for n in range(5)] == [1, 1, 2, 2, 2]
+
+
+def test_what_is_under_way_is_not_stored_yet() -> None:
+    table = sent(3)
+    assert [table.expected(P, visible) for visible in (0, 9, 10, 29, 30)] == [1, 1, 2, 3, 4]

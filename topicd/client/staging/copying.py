@@ -1,0 +1,166 @@
+"""Stages into a topic, as raw frames. Promise: each chunk is stored once, in order, whoever sends it and however
+often: the producer id and the numbers are the same for all, and the daemon says where to go on.
+
+Frames are the same bytes in both directions; the daemon stamps topic id, seq, time and checksum anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from topicd._native import core
+from topicd.client.backoff import Patience
+from topicd.client.batch import Batch
+from topicd.client.connection import Connection
+from topicd.client.staging.plan import Chunk, Piece
+from topicd.client.wire import number
+from topicd.errors import Conflict, TopicdError, TopicNotFound
+from topicd.frames import FLAGS_AT, FrameFlag
+from topicd.ipc.protocol import Op
+from topicd.limits import MIB
+
+if TYPE_CHECKING:
+    from topicd.client.client import Client
+
+WINDOW = 8
+FLYING_BYTES = 16 * MIB
+_MORE = int(FrameFlag.MORE)
+
+
+class StageReader:
+    """Frames of one stage; neighbouring pieces cost no new request."""
+
+    def __init__(self, client: Client, stage: str) -> None:
+        self._client = client
+        self._stage = stage
+        self._at = -1  # seq behind which `_source` goes on
+        self._source: Iterator[Batch] = iter(())
+        self._frames = memoryview(b"")  # read and not taken yet
+        self._left = 0
+
+    def take(self, piece: Piece) -> list[memoryview]:
+        if piece.from_seq != self._at:
+            self._source = self._client.history(self._stage, piece.from_seq)
+            self._frames, self._left, self._at = memoryview(b""), 0, piece.from_seq
+        found: list[memoryview] = []
+        wanted = piece.records
+        while wanted:
+            if not self._left:
+                self._next()
+            frames, records = self._frames, self._left
+            if records > wanted:
+                cut = memoryview(core.frame_offsets(frames, 0, len(frames))).cast("I")[wanted]
+                frames, records = frames[:cut], wanted
+            found.append(frames)
+            self._frames, self._left = self._frames[len(frames) :], self._left - records
+            self._at += records
+            wanted -= records
+        return found
+
+    def _next(self) -> None:
+        try:
+            batch = next(self._source, None)
+        except TopicNotFound:
+            batch = None
+        if batch is None or batch.tombstone is not None or batch.next_from_seq - len(batch) != self._at:
+            raise Conflict(f"stage {self._stage} lacks what follows record {self._at}; it was dropped or has expired")
+        self._frames, self._left = batch.frames, len(batch)
+
+
+class Copier:
+    """One destination's chunks."""
+
+    def __init__(self, client: Client, destination: str, producer_id: int) -> None:
+        self._client = client
+        self._destination = destination
+        self._producer_id = producer_id
+        self._readers: dict[str, StageReader] = {}
+
+    def where(self) -> tuple[int, int]:
+        """(topic id, number of the first chunk that is not stored); the topic is made if there is none."""
+        engine = self._client.engine
+        while True:
+            engine.call(self._destination, Op.OPEN, {"topic": self._destination, "create": True})
+            request = {"topic": self._destination, "producer_id": self._producer_id}
+            try:
+                answer = engine.call(self._destination, Op.PRODUCER, request)
+            except TopicNotFound:
+                continue  # deleted in between
+            return number(answer, "topic_id"), number(answer, "expected")
+
+    def release(self) -> None:
+        request = {"topic": self._destination, "producer_id": self._producer_id, "release": True}
+        self._client.engine.call(self._destination, Op.PRODUCER, request)
+
+    def copy(self, topic_id: int, first_no: int, chunks: list[Chunk]) -> None:
+        """Returns when all are acknowledged. Trouble that may pass is waited out, as long as something moves within
+        the client's timeout. TopicNotFound: the topic of that id is gone."""
+        engine = self._client.engine
+        patience, best = Patience(engine.tempo, engine.timeout), 0
+        while True:
+            now_id, expected = self.where()
+            if now_id != topic_id:
+                raise TopicNotFound(f"topic {self._destination} was deleted while it was written", topic_id=topic_id)
+            if expected - first_no >= len(chunks):
+                return
+            if expected > best:
+                patience, best = Patience(engine.tempo, engine.timeout), expected
+            try:
+                self._send(topic_id, expected, chunks[expected - first_no :])
+                return
+            except Conflict as error:
+                # Somebody else stored so much meanwhile that the daemon remembers the beginning no longer.
+                if self.where()[1] <= expected:
+                    raise error from None
+            except TopicdError as error:
+                patience.pause(error)
+
+    def _send(self, topic_id: int, first_no: int, chunks: list[Chunk]) -> None:
+        engine = self._client.engine
+        connection = engine.dial(engine.directory.shard_of(self._destination), engine.timeout)
+        flying: deque[tuple[int, int]] = deque()  # request id, bytes
+        in_flight = 0
+        self._readers.clear()
+        try:
+            for no, chunk in enumerate(chunks, first_no):
+                parts = self._frames_of(chunk)
+                size = sum(map(len, parts))
+                while flying and (len(flying) >= WINDOW or in_flight + size > FLYING_BYTES):
+                    in_flight -= _await(connection, flying)
+                request_id = connection.start_append(topic_id, self._producer_id, no, chunk.records, parts)
+                flying.append((request_id, size))
+                in_flight += size
+            while flying:
+                _await(connection, flying)
+        finally:
+            connection.close()
+
+    def _frames_of(self, chunk: Chunk) -> list[memoryview]:
+        pieces = [self._reader(piece.stage).take(piece) for piece in chunk.pieces]
+        if len(pieces) > 1:
+            # Each was the end of a batch; now only the last is.
+            pieces = [*([memoryview(_continued(piece))] for piece in pieces[:-1]), pieces[-1]]
+        return [view for piece in pieces for view in piece]
+
+    def _reader(self, stage: str) -> StageReader:
+        found = self._readers.get(stage)
+        if found is None:
+            self._readers.clear()  # stages are read one after the other
+            found = self._readers[stage] = StageReader(self._client, stage)
+        return found
+
+
+def _await(connection: Connection, flying: deque[tuple[int, int]]) -> int:
+    request_id, size = flying.popleft()
+    connection.finish_append(request_id)
+    return size
+
+
+def _continued(views: list[memoryview]) -> bytearray:
+    """The frames, the last of them marked as not the last of its batch."""
+    frames = bytearray().join(views)
+    last = memoryview(core.frame_offsets(frames, 0, len(frames))).cast("I")[-1]
+    frames[last + FLAGS_AT] |= _MORE
+    return frames

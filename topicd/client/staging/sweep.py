@@ -1,0 +1,100 @@
+"""All stages of a daemon: what there is, what was left behind, and what nobody will ask for any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from topicd.client.staging import names
+from topicd.client.staging.commitlog import CommitLog
+from topicd.client.staging.stages import drop_topics
+from topicd.errors import TopicNotFound
+
+if TYPE_CHECKING:
+    from topicd.client.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class StageInfo:
+    stage: str  # its topic
+    key: str  # of its query
+    batch: int
+    partition: int
+    records: int
+    bytes: int
+    idle_ms: int  # since its last record
+    decided: bool  # it will be published
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A batch that is decided and not published to its end."""
+
+    query: str
+    key: str
+    batch: int
+    stages: int
+    records: int
+    ends: bool
+
+
+def commit_logs(client: Client) -> list[CommitLog]:
+    found = [CommitLog(client, "", topic=info.topic) for info in client.topics(names.COMMITS)]
+    return [log for log in found if log.refresh()]
+
+
+def unfinished(client: Client) -> list[Unfinished]:
+    return [
+        Unfinished(
+            log.query,
+            log.topic.removeprefix(names.COMMITS),
+            decision.batch,
+            len(decision.stages),
+            sum(staged.records for staged in decision.stages),
+            log.ends,
+        )
+        for log in commit_logs(client)
+        for decision in log.pending
+    ]
+
+
+def list_stages(client: Client, now_ms: int) -> list[StageInfo]:
+    decided = {staged.topic for log in commit_logs(client) for decision in log.pending for staged in decision.stages}
+    found: list[StageInfo] = []
+    for info in client.topics(names.STAGES):
+        name = names.parse_stage(info.topic)
+        if name is None:
+            continue
+        try:
+            state = client.state(info.topic, touch=False)
+        except TopicNotFound:
+            continue
+        idle = now_ms - max(name.made_ms, state.last_write_ts or 0)
+        found.append(
+            StageInfo(
+                info.topic,
+                name.key,
+                name.batch,
+                name.partition,
+                state.head_seq,
+                state.bytes,
+                max(0, idle),
+                info.topic in decided,
+            )
+        )
+    return found
+
+
+def finish(client: Client, key: str | None = None) -> list[Unfinished]:
+    """Publishes what is decided, of one query or of all; what that was."""
+    wanted = [one for one in unfinished(client) if key in (None, one.key, one.query)]
+    for query in dict.fromkeys(one.query for one in wanted):
+        client.stages(query).finish()
+    return wanted
+
+
+def drop_expired(client: Client, now_ms: int, older_than_ms: int) -> list[StageInfo]:
+    """Drops what nobody decided and nobody has written to for so long."""
+    old = [one for one in list_stages(client, now_ms) if not one.decided and one.idle_ms > older_than_ms]
+    drop_topics(client, [one.stage for one in old])
+    return old

@@ -1,0 +1,49 @@
+"""Rows into a stage. Promise: what `write` returned is synced, whole and in order; until somebody commits it, nobody
+sees it, and what nobody commits expires."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from topicd.client.bulk import publish_batches
+from topicd.client.serial import Encoded
+from topicd.client.staging.names import create_internal
+from topicd.client.staging.plan import Run, Staged, content_bytes
+from topicd.errors import InvalidRequest
+from topicd.model import check_topic_name, is_internal
+
+if TYPE_CHECKING:
+    from topicd.client.client import Client
+
+# (destination, frames, records): one batch of append frames as `encode_batch` makes them
+Laid = tuple[str, bytearray, int]
+
+
+def check_destination(topic: str) -> str:
+    if is_internal(check_topic_name(topic)):
+        raise InvalidRequest(f"topic {topic!r} is topicd's own and nothing can be published to it")
+    return topic
+
+
+def write_stage(client: Client, topic: str, laid: Iterable[Laid], *, ttl_ms: int) -> Staged:
+    """Pulls batches as fast as the daemon takes them. Without any there is no topic."""
+    runs: list[Run] = []
+
+    def encoded() -> Iterator[Encoded]:
+        for destination, frames, records in laid:
+            runs.append(Run(destination, records, content_bytes(len(frames), records)))
+            yield frames, records
+
+    source = encoded()
+    first = next(source, None)
+    if first is None:
+        return Staged("")
+    create_internal(client, topic, {"durability": "fsync", "ttl_ms": ttl_ms})
+    publish_batches(client.engine, topic, _chained(first, source))
+    return Staged(topic, tuple(runs))
+
+
+def _chained(first: Encoded, rest: Iterator[Encoded]) -> Iterator[Encoded]:
+    yield first
+    yield from rest
