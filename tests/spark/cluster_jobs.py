@@ -1,5 +1,4 @@
-"""`python -m tests.spark.cluster_jobs <master> <job> <arguments>`: what runs on the cluster; the answer is the last line,
-JSON."""
+"""`python -m tests.spark.cluster_jobs <master> <job> <arguments>`: what runs on the cluster. Its last line is JSON."""
 
 from __future__ import annotations
 
