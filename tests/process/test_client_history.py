@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.daemon import LIVELY, Daemon
+from tests.support.daemon import LIVELY, Daemon, wait_until
 from topicd.client.client import Client
 from topicd.client.records import Record
 from topicd.model import GapReason
@@ -30,10 +30,13 @@ def source(request: pytest.FixtureRequest, module_daemon: Daemon, monkeypatch: p
 
 
 @pytest.fixture(scope="module")
-def living(client: Client) -> list[Record]:
+def living(module_daemon: Daemon, client: Client) -> list[Record]:
     """A topic of sealed segments and a tail, with holes at the start, in the middle and across a boundary."""
     records = [Record(b"%d" % n, tag=("a", "ab", "b")[n % 3]) for n in range(1, STORED + 1)]
-    client.publish_many("stretch", records)
+    for at in range(0, STORED, 100):
+        client.publish_many("stretch", records[at : at + 100])
+    folder = module_daemon.data.topic(client.state("stretch").topic_id)
+    wait_until(lambda: len(list(folder.glob("seg-*.tags"))) >= 5, "sealed segments")
     client.delete("stretch", before_seq=21)
     client.publish_many("stretch", [Record(b"gone", tag="gone")] * 700)
     client.publish_many("stretch", [Record(b"end", tag="b")] * 30)
@@ -54,7 +57,7 @@ def fits(record: Record, match: str | None) -> bool:
 def cases() -> Iterator[tuple[int, int, str | None]]:
     edges = [0, 1, 20, 21, 256, 257, 499, 500, 501, 1000, STORED - 1, STORED, STORED + 1, STORED + 700, STORED + 730]
     draw = random.Random(7)
-    for _ in range(60):
+    for _ in range(150):
         after, up_to = sorted(draw.choices(edges, k=2))
         yield after, up_to, draw.choice([None, None, "a", "a*", "b", "none"])
 
