@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from topicd.client.client import Client
-from topicd.client.topics import TopicState
+from topicd.client.topics import TopicInfo, TopicState
 from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.spark import loss
 from topicd.spark.options import EARLIEST, LATEST, Bound, ReadOptions
@@ -42,11 +42,16 @@ class Range:
 
 
 def topic_names(client: Client, options: ReadOptions) -> list[str]:
-    """Those named, or those there are now whose whole name fits the pattern."""
+    """Those named, or those there are now that fit the pattern, in order."""
     if options.pattern is None:
         return sorted(options.topics)
-    fits = re.compile(options.pattern).fullmatch
-    return [found.topic for found in client.topics(literal_prefix(options.pattern)) if fits(found.topic)]
+    return [found.topic for found in matching(client, options.pattern)]
+
+
+def matching(client: Client, pattern: str) -> Iterator[TopicInfo]:
+    """Topics whose whole name fits."""
+    fits = re.compile(pattern).fullmatch
+    return (found for found in client.topics(literal_prefix(pattern)) if fits(found.topic))
 
 
 def literal_prefix(pattern: str) -> str:

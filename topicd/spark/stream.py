@@ -26,7 +26,7 @@ from topicd.model import GapReason
 from topicd.spark import connection, loss, offsets
 from topicd.spark.offsets import Offset, Place, Places
 from topicd.spark.options import LATEST, ReadOptions
-from topicd.spark.plan import cursor_at, split, topic_names, topic_state
+from topicd.spark.plan import cursor_at, matching, split, topic_names, topic_state
 from topicd.spark.reader import Task, read_ranges
 from topicd.spark.schema import check_schema
 
@@ -55,8 +55,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:
         client = self._client()
-        states = self._states(client)
-        return offsets.encode({topic: self._first_place(client, state) for topic, state in states.items()})
+        found = (topic_state(client, topic) for topic in topic_names(client, self._options))
+        return offsets.encode({state.topic: self._first_place(client, state) for state in found if state is not None})
 
     def _first_place(self, client: Client, state: TopicState) -> Place:
         options = self._options
@@ -88,12 +88,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._wait(client, before, left)
 
     def reportLatestOffset(self) -> Offset | None:
-        states = self._states(self._client())
-        return offsets.encode({topic: Place(state.topic_id, state.head_seq) for topic, state in states.items()})
+        return offsets.encode(self._heads(self._client()))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        states = self._states(self._client())
-        self._target = {topic: Place(state.topic_id, state.head_seq) for topic, state in states.items()}
+        self._target = self._heads(self._client())
 
     # ---- batches ----
 
@@ -125,21 +123,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _client(self) -> Client:
         return connection.client(self._options.connection, wait=connection.PLAN_WAIT_S)
 
-    def _states(self, client: Client) -> dict[str, TopicState]:
-        found = ((topic, topic_state(client, topic)) for topic in topic_names(client, self._options))
-        return {topic: state for topic, state in found if state is not None}
+    def _heads(self, client: Client) -> Places:
+        """Where each topic ends now. Those of a pattern come with the list of their names."""
+        if self._options.pattern is not None:
+            return {
+                found.topic: Place(found.topic_id, found.head_seq) for found in matching(client, self._options.pattern)
+            }
+        found = (topic_state(client, topic) for topic in self._options.topics)
+        return {state.topic: Place(state.topic_id, state.head_seq) for state in found if state is not None}
 
     def _reachable(self, client: Client, before: Places) -> Places:
         """How far each topic could be read now."""
-        states = self._states(client)
-        missing = before.keys() - states.keys()
+        heads = self._heads(client)
+        missing = before.keys() - heads.keys()
         for topic in sorted(missing - self._missing):
             loss.report_rest(topic, before[topic].seq, loss.DELETED, fail=self._options.fail_on_data_loss)
         self._missing = missing
-        found = {topic: self._head_of(client, before.get(topic), state) for topic, state in states.items()}
+        reached = ((topic, self._reach(client, topic, before.get(topic), head)) for topic, head in heads.items())
+        found = {topic: place for topic, place in reached if place is not None}
         if self._target is not None:
             found = _at_most(found, self._target)
         return {**before, **found}
+
+    def _reach(self, client: Client, topic: str, known: Place | None, head: Place) -> Place | None:
+        if known is not None and (known.topic_id, known.seq) == (head.topic_id, head.seq):
+            return known
+        state = topic_state(client, topic)
+        return known if state is None else self._head_of(client, known, state)
 
     def _head_of(self, client: Client, known: Place | None, state: TopicState) -> Place:
         head = Place(state.topic_id, state.head_seq)
@@ -156,8 +166,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"topic {state.topic} ends at {state.head_seq}, but the checkpoint says that {known.seq} was read: "
                 "its newest records are gone, and their seqs are being given out again"
             )
-        if state.head_seq == known.seq:
-            return known
         floor = state.evict_floor - 1
         if floor <= known.seq:
             return head
