@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from topicd._native.interface import Buffer, Columns, Decoded, Scan, Selection, TakenRun
+from topicd._native.interface import Buffer, Columns, Decoded, Scan, Selection, TakenRun, Values
 
 name: str
 
@@ -33,6 +33,9 @@ def encode_batch(
     nodes: Sequence[bytes | None] | bytes | None,
     metas: Sequence[bytes | None] | None,
     /,
+) -> bytearray: ...
+def encode_columns(
+    count: int, datas: Values, tags: Values | bytes | None, nodes: Values | bytes | None, metas: Values | None, /
 ) -> bytearray: ...
 def stamp_frames(
     batch: Buffer, start: int, end: int, topic_id: int, first_seq: int, ts: int, durable: bool, /

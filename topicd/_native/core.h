@@ -178,6 +178,7 @@ static inline bool span_next(const span_t *span, uint64_t *pos, frame_t *f)
 
 CORE_FUNCTION(core_stamp_frames);  /* write.c */
 CORE_FUNCTION(core_encode_batch);
+CORE_FUNCTION(core_encode_columns);
 CORE_FUNCTION(core_xxh3_64);       /* scan.c */
 CORE_FUNCTION(core_scan_frames);
 CORE_FUNCTION(core_frame_offsets); /* read.c */

@@ -63,6 +63,9 @@ class Columns(NamedTuple):
     meta_valid: bytes
 
 
+# Variable-length values as Arrow has them: (validity bitmap or None, int32 offsets, bytes, first row that is meant)
+Values: TypeAlias = "tuple[Buffer | None, Buffer, Buffer, int]"
+
 # (seq, ts_ms, node, tag, meta as msgpack, data)
 Decoded = tuple[int, int, bytes | None, bytes | None, bytes | None, bytes]
 
@@ -116,6 +119,19 @@ class Core(Protocol):
 
         A single bytes value for tags or nodes applies to every record. metas are packed msgpack maps.
         """
+        ...
+
+    def encode_columns(
+        self,
+        count: int,
+        datas: Values,
+        tags: Values | bytes | None,
+        nodes: Values | bytes | None,
+        metas: Values | None,
+        /,
+    ) -> bytearray:
+        """What encode_batch makes, of so many rows of Arrow columns. Data must not be null; a label that is null or
+        empty is none."""
         ...
 
     def stamp_frames(

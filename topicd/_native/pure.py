@@ -22,12 +22,13 @@ from topicd._native.pure_read import (
     select_frames,
 )
 from topicd._native.pure_runs import run_answers, take_run
-from topicd._native.pure_write import encode_batch, stamp_frames
+from topicd._native.pure_write import encode_batch, encode_columns, stamp_frames
 
 __all__ = [
     "columns",
     "decode_frames",
     "encode_batch",
+    "encode_columns",
     "fence_load",
     "frame_offsets",
     "frame_tags",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
-from topicd._native.interface import Buffer
+from topicd._native.interface import Buffer, Values
 from topicd._native.pure_frame import (
     APPEND,
     FLAG_DURABLE,
@@ -47,6 +47,7 @@ MAX_META_DEPTH = 16
 
 _STAMP = struct.Struct("<BQQQ")  # flags, topic_id, seq, ts: the part of a header that a shard fills in
 _STAMP_AT = struct.calcsize("<IB")
+_PAIR = struct.Struct("<ii")  # where a value of a column begins and ends
 
 # ---- meta: exactly one msgpack map ----
 
@@ -192,17 +193,29 @@ def encode_batch(
     all_tags = _column(tags, "tag", True, records)
     all_nodes = _column(nodes, "node", True, records)
     all_metas = _column(metas, "meta", False, records)
+    rows = zip(datas, all_tags, all_nodes, all_metas, strict=True)
+    return _lay_out(records, (_row(record, *row) for record, row in enumerate(rows)))
+
+
+Row = tuple[bytes | None, bytes | None, bytes | None, Buffer]  # node, tag, meta, data
+
+
+def _row(record: int, data: Buffer, tag: bytes | None, node: bytes | None, meta: bytes | None) -> Row:
+    _check_value(record, "node", node)
+    _check_value(record, "tag", tag)
+    _check_value(record, "meta", meta)
+    return node, tag, meta, data if isinstance(data, bytes) else open_buffer(data)
+
+
+def _lay_out(records: int, rows: Iterable[Row]) -> bytearray:
     if not records:
         refuse("invalid_request", "the batch is empty")
     if records > MAX_BATCH_RECORDS:
         _refuse_records(str(records))
     out = bytearray()
     last = records - 1
-    for record, (data, tag, node, meta) in enumerate(zip(datas, all_tags, all_nodes, all_metas, strict=True)):
-        node_len = _check_value(record, "node", node)
-        tag_len = _check_value(record, "tag", tag)
-        meta_len = _check_value(record, "meta", meta)
-        payload = data if isinstance(data, bytes) else open_buffer(data)
+    for record, (node, tag, meta, payload) in enumerate(rows):
+        node_len, tag_len, meta_len = len(node or b""), len(tag or b""), len(meta or b"")
         _check_record(record, node_len, tag_len, meta, len(payload))
         flags = (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0) | (FLAG_META if meta else 0)
         data_len = len(payload) + (2 + meta_len if meta else 0)
@@ -225,6 +238,64 @@ def encode_batch(
         out += bytes(FRAME_CHECKSUM)
     _check_batch(len(out) - records * FRAME_OVERHEAD)
     return out
+
+
+# ---- encode from Arrow columns ----
+
+
+class _Arrow:
+    """One column: absent, one value for all, or values by offsets."""
+
+    def __init__(self, value: Values | bytes | None, name: str, broadcast: bool, rows: int) -> None:
+        self.name = name
+        self.all = value if broadcast and isinstance(value, bytes) else None
+        self.offsets: memoryview | None = None
+        if value is None or self.all is not None:
+            return
+        if not isinstance(value, tuple) or len(value) != 4:
+            raise TypeError(f"{name} must be (valid, offsets, bytes, first)")
+        self.valid = None if value[0] is None else open_buffer(value[0])
+        self.offsets = open_buffer(value[1])
+        self.bytes = open_buffer(value[2])
+        self.first = u64(value[3], "first")
+        end = self.first + rows
+        short = self.valid is not None and len(self.valid) * 8 < end
+        if self.first > 0xFFFFFFFF or len(self.offsets) // 4 <= end or short:
+            refuse("invalid_request", f"{name} has buffers too short for {rows} rows from row {self.first} on")
+
+    def get(self, record: int) -> bytes | None:
+        if self.offsets is None:
+            return self.all
+        row = self.first + record
+        if self.valid is not None and not self.valid[row // 8] >> row % 8 & 1:
+            return None
+        start, end = _PAIR.unpack_from(self.offsets, 4 * row)
+        if start < 0 or end < start or end > len(self.bytes):
+            where = f"{start} to {end} of {len(self.bytes)} bytes"
+            refuse("invalid_request", f"record {record}: {self.name} lies at {where}")
+        return bytes(self.bytes[start:end])
+
+
+def encode_columns(
+    count: int, datas: Values, tags: Values | bytes | None, nodes: Values | bytes | None, metas: Values | None, /
+) -> bytearray:
+    u64(count, "count")
+    if count > MAX_BATCH_RECORDS:
+        _refuse_records(str(count))
+    data = _Arrow(datas, "data", False, count)
+    tag = _Arrow(tags, "tag", True, count)
+    node = _Arrow(nodes, "node", True, count)
+    meta = _Arrow(metas, "meta", False, count)
+
+    def rows() -> Iterator[Row]:
+        for record in range(count):
+            labels = (node.get(record) or None, tag.get(record) or None, meta.get(record) or None)
+            payload = data.get(record)
+            if payload is None:
+                refuse("invalid_request", f"record {record}: data is null")
+            yield (*labels, payload)
+
+    return _lay_out(count, rows())
 
 
 # ---- stamp ----

@@ -345,19 +345,26 @@ static inline void data_close(data_t *d)
 }
 
 typedef struct {
-    PyObject *datas; /* owned tuple: its items cannot go away while foreign buffers are asked for */
-    column_t tags, nodes, metas;
-    Py_ssize_t count;
-} batch_t;
-
-typedef struct {
     const uint8_t *tag, *node, *meta;
     uint64_t tag_len, node_len, meta_len;
     data_t data;
 } record_t;
 
-static bool record_open(const batch_t *b, Py_ssize_t i, record_t *r)
+/* Where records come from: the first member of batch_t and table_t. */
+typedef struct source_t {
+    bool (*open)(const struct source_t *source, Py_ssize_t i, record_t *r); /* false with an exception set */
+    Py_ssize_t count;
+} source_t;
+
+typedef struct {
+    source_t source;
+    PyObject *datas; /* owned tuple: its items cannot go away while foreign buffers are asked for */
+    column_t tags, nodes, metas;
+} batch_t;
+
+static bool batch_record(const source_t *source, Py_ssize_t i, record_t *r)
 {
+    const batch_t *b = (const batch_t *)source;
     return column_get(&b->nodes, i, &r->node, &r->node_len) && column_get(&b->tags, i, &r->tag, &r->tag_len) &&
            column_get(&b->metas, i, &r->meta, &r->meta_len) && data_open(&r->data, PyTuple_GET_ITEM(b->datas, i));
 }
@@ -368,12 +375,12 @@ static uint64_t record_content(const record_t *r)
 }
 
 /* Total size of the frames, or 0 with an exception set. */
-static uint64_t measure(const batch_t *b)
+static uint64_t measure(const source_t *s)
 {
     uint64_t content = 0;
     record_t r;
-    for (Py_ssize_t i = 0; i < b->count; i++) {
-        if (!record_open(b, i, &r))
+    for (Py_ssize_t i = 0; i < s->count; i++) {
+        if (!s->open(s, i, &r))
             return 0;
         bool fits = record_fits((uint64_t)i, r.node_len, r.tag_len, r.meta, r.meta_len, r.data.length);
         content += record_content(&r);
@@ -381,7 +388,7 @@ static uint64_t measure(const batch_t *b)
         if (!fits)
             return 0;
     }
-    return batch_fits(content) ? content + (uint64_t)b->count * FRAME_OVERHEAD : 0;
+    return batch_fits(content) ? content + (uint64_t)s->count * FRAME_OVERHEAD : 0;
 }
 
 static uint8_t *put_bytes(uint8_t *to, const uint8_t *from, uint64_t length)
@@ -414,16 +421,16 @@ static uint8_t *put_frame(uint8_t *p, const record_t *r, bool last)
 }
 
 /* False with an exception set when a foreign buffer no longer has the length it was measured with. */
-static bool lay_out(const batch_t *b, uint8_t *p, uint64_t size)
+static bool lay_out(const source_t *s, uint8_t *p, uint64_t size)
 {
     uint8_t *end = p + size;
     record_t r;
-    for (Py_ssize_t i = 0; i < b->count; i++) {
-        if (!record_open(b, i, &r))
+    for (Py_ssize_t i = 0; i < s->count; i++) {
+        if (!s->open(s, i, &r))
             return false;
         bool fits = record_content(&r) + FRAME_OVERHEAD <= (uint64_t)(end - p);
         if (fits)
-            p = put_frame(p, &r, i + 1 == b->count);
+            p = put_frame(p, &r, i + 1 == s->count);
         data_close(&r.data);
         if (!fits)
             break;
@@ -434,15 +441,15 @@ static bool lay_out(const batch_t *b, uint8_t *p, uint64_t size)
     return false;
 }
 
-static PyObject *encode(const batch_t *b)
+static PyObject *encode(const source_t *s)
 {
-    if (b->count == 0)
+    if (s->count == 0)
         return refuse("invalid_request", "the batch is empty");
-    if (b->count > (Py_ssize_t)MAX_BATCH_RECORDS)
-        return refuse_records((uint64_t)b->count);
-    uint64_t size = measure(b);
+    if (s->count > (Py_ssize_t)MAX_BATCH_RECORDS)
+        return refuse_records((uint64_t)s->count);
+    uint64_t size = measure(s);
     PyObject *out = size ? PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size) : NULL;
-    if (out && !lay_out(b, (uint8_t *)PyByteArray_AS_STRING(out), size))
+    if (out && !lay_out(s, (uint8_t *)PyByteArray_AS_STRING(out), size))
         Py_CLEAR(out);
     return out;
 }
@@ -451,18 +458,140 @@ static PyObject *encode(const batch_t *b)
 CORE_FUNCTION(core_encode_batch)
 {
     (void)module;
-    batch_t b = {0};
+    batch_t b = {.source.open = batch_record};
     PyObject *out = NULL;
     if (!take_count("encode_batch", nargs, 4) || !(b.datas = PySequence_Tuple(args[0])))
         return NULL;
-    b.count = PyTuple_GET_SIZE(b.datas);
-    if (column_open(&b.tags, args[1], "tag", true, b.count) &&
-        column_open(&b.nodes, args[2], "node", true, b.count) &&
-        column_open(&b.metas, args[3], "meta", false, b.count))
-        out = encode(&b);
+    Py_ssize_t count = b.source.count = PyTuple_GET_SIZE(b.datas);
+    if (column_open(&b.tags, args[1], "tag", true, count) && column_open(&b.nodes, args[2], "node", true, count) &&
+        column_open(&b.metas, args[3], "meta", false, count))
+        out = encode(&b.source);
     column_close(&b.tags);
     column_close(&b.nodes);
     column_close(&b.metas);
     Py_DECREF(b.datas);
+    return out;
+}
+
+/* ---- encode from Arrow columns ---- */
+
+/* Absent, one value for all, or variable-length values with int32 offsets of which rows from `first` on are meant. */
+typedef struct {
+    const char *name;
+    const uint8_t *all; /* borrowed */
+    uint64_t all_len;
+    Py_buffer valid, offsets, bytes; /* .obj is NULL where there is none */
+    uint64_t first;
+} arrow_t;
+
+static void arrow_close(arrow_t *c)
+{
+    PyBuffer_Release(&c->valid); /* a buffer without an object is passed over */
+    PyBuffer_Release(&c->offsets);
+    PyBuffer_Release(&c->bytes);
+}
+
+static bool arrow_covers(const arrow_t *c, uint64_t rows)
+{
+    uint64_t end = c->first + rows;
+    if (c->first <= UINT32_MAX && (uint64_t)c->offsets.len / 4 > end &&
+        (!c->valid.obj || (uint64_t)c->valid.len * 8 >= end))
+        return true;
+    refuse("invalid_request", "%s has buffers too short for %llu rows from row %llu on", c->name,
+           (unsigned long long)rows, (unsigned long long)c->first);
+    return false;
+}
+
+/* c is zero; closed by the caller whatever happens. */
+static bool arrow_open(arrow_t *c, PyObject *value, const char *name, bool broadcast, uint64_t rows)
+{
+    c->name = name;
+    if (value == Py_None)
+        return true;
+    if (broadcast && PyBytes_Check(value)) {
+        c->all = (const uint8_t *)PyBytes_AS_STRING(value);
+        c->all_len = (uint64_t)PyBytes_GET_SIZE(value);
+        return true;
+    }
+    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 4) {
+        PyErr_Format(PyExc_TypeError, "%s must be (valid, offsets, bytes, first)", name);
+        return false;
+    }
+    PyObject *valid = PyTuple_GET_ITEM(value, 0);
+    return (valid == Py_None || take_buffer(valid, false, &c->valid)) &&
+           take_buffer(PyTuple_GET_ITEM(value, 1), false, &c->offsets) &&
+           take_buffer(PyTuple_GET_ITEM(value, 2), false, &c->bytes) &&
+           take_u64(PyTuple_GET_ITEM(value, 3), "first", &c->first) && arrow_covers(c, rows);
+}
+
+/* *p is NULL where there is no value; the offsets are believed only as far as the bytes go. */
+static bool arrow_get(const arrow_t *c, Py_ssize_t i, const uint8_t **p, uint64_t *length)
+{
+    *p = c->all_len ? c->all : NULL;
+    *length = c->all_len;
+    if (!c->offsets.obj)
+        return true;
+    uint64_t row = c->first + (uint64_t)i;
+    if (c->valid.obj && !(((const uint8_t *)c->valid.buf)[row / 8] >> (row % 8) & 1))
+        return true;
+    const uint8_t *offsets = c->offsets.buf;
+    int32_t start = (int32_t)get32(offsets + 4 * row), end = (int32_t)get32(offsets + 4 * row + 4);
+    if (start < 0 || end < start || end > c->bytes.len) {
+        refuse("invalid_request", "record %zd: %s lies at %d to %d of %zd bytes", i, c->name, start, end,
+               c->bytes.len);
+        return false;
+    }
+    static const uint8_t nothing[1]; /* a buffer of no bytes may have no address */
+    *p = c->bytes.buf ? (const uint8_t *)c->bytes.buf + start : nothing;
+    *length = (uint64_t)(end - start);
+    return true;
+}
+
+/* A label: an empty one is none. */
+static bool arrow_label(const arrow_t *c, Py_ssize_t i, const uint8_t **p, uint64_t *length)
+{
+    if (!arrow_get(c, i, p, length))
+        return false;
+    if (!*length)
+        *p = NULL;
+    return true;
+}
+
+typedef struct {
+    source_t source;
+    arrow_t datas, tags, nodes, metas;
+} table_t;
+
+static bool table_record(const source_t *source, Py_ssize_t i, record_t *r)
+{
+    const table_t *t = (const table_t *)source;
+    r->data.held = false;
+    if (!arrow_label(&t->nodes, i, &r->node, &r->node_len) || !arrow_label(&t->tags, i, &r->tag, &r->tag_len) ||
+        !arrow_label(&t->metas, i, &r->meta, &r->meta_len) || !arrow_get(&t->datas, i, &r->data.p, &r->data.length))
+        return false;
+    if (!r->data.p)
+        refuse("invalid_request", "record %zd: data is null", i);
+    return r->data.p;
+}
+
+/* encode_columns(count, datas, tags, nodes, metas) -> bytearray */
+CORE_FUNCTION(core_encode_columns)
+{
+    (void)module;
+    table_t t = {.source.open = table_record};
+    uint64_t count;
+    PyObject *out = NULL;
+    if (!take_count("encode_columns", nargs, 5) || !take_u64(args[0], "count", &count))
+        return NULL;
+    if (count > MAX_BATCH_RECORDS)
+        return refuse_records(count);
+    t.source.count = (Py_ssize_t)count;
+    if (arrow_open(&t.datas, args[1], "data", false, count) && arrow_open(&t.tags, args[2], "tag", true, count) &&
+        arrow_open(&t.nodes, args[3], "node", true, count) && arrow_open(&t.metas, args[4], "meta", false, count))
+        out = encode(&t.source);
+    arrow_close(&t.datas);
+    arrow_close(&t.tags);
+    arrow_close(&t.nodes);
+    arrow_close(&t.metas);
     return out;
 }

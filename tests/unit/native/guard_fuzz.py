@@ -112,6 +112,9 @@ def exercise(rng: random.Random, view: memoryview) -> None:
     call("select_frames", view, 0, end, 0, 2**63, 3, 500, 0, *conditions)
     call("select_frames", view, 0, end, 0, 2**63, 3, 500, 0, None, None, [], view[: end // 16 * 16])
     call("encode_batch", [view], None, None, [bytes(view[46:]) or None])
+    rows = min(max(0, end // 4 - 1), 40)
+    for column in ((None, view, view, 0), (view, view, view, rng.randrange(4)), (view[: rows // 8 + 1], view, b"", 0)):
+        call("encode_columns", rows, column, column, None, column)
     call("load", view, max(0, end - 8))
     call("load", view, end)
     call("store_fence", view, end - end % 8, 1)

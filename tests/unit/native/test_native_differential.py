@@ -15,6 +15,7 @@ from native_cases import (
     hostile_frames,
     hostile_metas,
     letters,
+    maps,
     maybe,
     native,
     outcome,
@@ -133,6 +134,52 @@ def test_encode_agrees_and_its_batch_is_accepted(datas: list[bytes], data: st.Da
         offsets = NATIVE.stamp_frames(batch, 0, len(batch), 1, 1, 1, False)
         assert len(offsets) == 4 * len(datas)
         assert NATIVE.payloads(batch, 0, len(batch)) == datas
+
+
+def arrow_column(column: list[bytes | None], first: int = 0) -> tuple[bytes, bytes, bytes, int]:
+    """As Arrow lays it out, behind `first` rows of something else."""
+    column = [b"before"] * first + column
+    bits = sum(1 << row for row, value in enumerate(column) if value is not None)
+    at = [sum(len(value or b"") for value in column[:row]) for row in range(len(column) + 1)]
+    packed = struct.pack(f"<{len(at)}i", *at)
+    return bits.to_bytes(len(column) // 8 + 1, "little"), packed, b"".join(value or b"" for value in column), first
+
+
+@many
+@given(st.lists(st.binary(max_size=12), min_size=1, max_size=12), st.integers(0, 9), st.data())
+def test_columns_are_encoded_like_the_same_values_in_lists(datas: list[bytes], first: int, data: st.DataObject) -> None:
+    def column(value: st.SearchStrategy[bytes | None]) -> list[bytes | None] | None:
+        return data.draw(st.none() | st.lists(value, min_size=len(datas), max_size=len(datas)))
+
+    tags, nodes, metas = column(values), column(values), column(st.none() | maps)
+    arrow = [None if labels is None else arrow_column(labels, first) for labels in (tags, nodes, metas)]
+    labels = [None if labels is None else [value or None for value in labels] for labels in (tags, nodes, metas)]
+    given_columns = (len(datas), arrow_column([*datas], first), *arrow)
+    assert NATIVE.encode_columns(*given_columns) == NATIVE.encode_batch(datas, *labels)
+    assert pure.encode_columns(*given_columns) == NATIVE.encode_batch(datas, *labels)
+
+
+@st.composite
+def hostile_columns(draw: st.DrawFn) -> Any:
+    """A column with buffers that are cut, offsets that lie and a first row that is not there; or none at all."""
+    kind = draw(st.sampled_from(("good", "good", "offsets", "cut", "wild", "none", "one", "shape")))
+    if kind in ("none", "one", "shape"):
+        return {"none": None, "one": draw(letters), "shape": (b"", b"")}[kind]
+    valid, offsets, content, first = arrow_column(draw(st.lists(st.none() | hostile_metas | letters, max_size=5)))
+    if kind == "offsets":
+        lies = st.lists(st.integers(-3, 30) | st.sampled_from((-(2**31), 2**31 - 1)), min_size=1, max_size=7)
+        offsets = b"".join(struct.pack("<i", at) for at in draw(lies))
+    elif kind == "cut":
+        valid, offsets = valid[: draw(small)], offsets[: draw(st.integers(0, 30))]
+    elif kind == "wild":
+        first = draw(st.integers(-1, 4) | words)
+    return draw(st.sampled_from((valid, None))), draw(kinds)(offsets), draw(kinds)(content), first
+
+
+@many
+@given(st.integers(-1, 6) | words, hostile_columns(), hostile_columns(), hostile_columns(), hostile_columns())
+def test_hostile_columns_are_judged_alike(count: int, datas: Any, tags: Any, nodes: Any, metas: Any) -> None:
+    assert_same("encode_columns", count, datas, tags, nodes, metas)
 
 
 @many
