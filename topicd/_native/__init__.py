@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import os
 
-from topicd._native import pure
 from topicd._native.interface import Core
 
 
 def _choose() -> tuple[Core, str]:
-    if os.environ.get("TOPICD_PURE") == "1":
-        return pure, "TOPICD_PURE=1 is set"
-    try:
-        import topicd._native._core as native
-    except ImportError as exc:
-        return pure, f"the native core cannot be imported ({exc})"
-    return native, ""
+    why = "TOPICD_PURE=1 is set"
+    if os.environ.get("TOPICD_PURE") != "1":
+        try:
+            import topicd._native._core as native
+        except ImportError as exc:
+            why = f"the native core cannot be imported ({exc})"
+        else:
+            return native, ""
+    # Only now: every process of the daemon would pay for it at each start.
+    from topicd._native import pure
+
+    return pure, why
 
 
 core, why_pure = _choose()
