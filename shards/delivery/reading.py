@@ -94,10 +94,16 @@ class Reader:
         while position < stop and answer.count < limit and answer.bytes < max_bytes and scanned < _EXAMINE_BYTES:
             room = max_bytes - answer.bytes
             plain = chosen.match is None and not nodes
-            if plain:
-                chunk = self._chunk(topic, position + 1, stop, limit - answer.count, room)
-            else:
-                chunk = self._chunk(topic, position + 1, stop, max(limit - answer.count, _FILTERED), _FILTERED_BYTES)
+            try:
+                if plain:
+                    chunk = self._chunk(topic, position + 1, stop, limit - answer.count, room)
+                else:
+                    wanted = max(limit - answer.count, _FILTERED)
+                    chunk = self._chunk(topic, position + 1, stop, wanted, _FILTERED_BYTES)
+            except StorageCorrupt:
+                if not scanned:
+                    raise
+                break  # what was found before the damage is the answer; the next read meets it head-on
             if chunk is None:
                 position = stop
                 break

@@ -1,0 +1,35 @@
+"""A record that cannot be read does not take its readable neighbours with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import LIVELY, Daemon, wait_until
+from topicd.errors import StorageCorrupt
+from topicd.model import TagMatch
+
+
+@pytest.mark.parametrize("match", [None, TagMatch(b"t")], ids=["plain", "by tag"])
+def test_one_read_gives_what_lies_before_the_damage_and_the_next_one_names_it(
+    tmp_path: Path, match: TagMatch | None
+) -> None:
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1, **LIVELY) as daemon:
+        client = daemon.client()
+        client.publish_many("orders", [b"record %d" % n for n in range(1200)], tag="t")
+        folder = daemon.data.topic(client.state("orders").topic_id)
+        wait_until(lambda: list(folder.glob("*.tags")), "a sealed segment")
+        data = min(folder.glob("*.tags")).with_suffix(".data")
+        daemon.stop()
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        data.write_bytes(content)
+        daemon.start().wait_ready()
+        before = [record.seq for record in client.read("orders", limit=1000, match=match)]
+        assert before == list(range(1, len(before) + 1)) and 100 < len(before) < 500
+        with pytest.raises(StorageCorrupt) as caught:
+            client.read("orders", len(before), limit=1000, match=match)
+        assert caught.value.detail["first_seq"] == len(before) + 1
+        behind = client.read("orders", caught.value.detail["last_seq"], limit=1000, match=match)
+        assert behind.records[0].seq == caught.value.detail["last_seq"] + 1
