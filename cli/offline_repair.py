@@ -152,7 +152,6 @@ def _rebuild(report: SegmentReport, offline: Offline, quarantine: Quarantine) ->
         offline.fs,
         report.directory,
         report.first_seq,
-        dead=report.marks,
         gone=seal.gone if seal is not None else Ranges(flagged(index, report.first_seq, GONE)),
         created_ms=seal.created_ms if seal is not None else None,
         last_seq=_end(report),

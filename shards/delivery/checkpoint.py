@@ -260,14 +260,9 @@ class Checkpointer:
         return work
 
     def _plan_draft(self, work: _Round, topic: Topic, draft: Draft) -> None:
-        dead = Ranges(topic.tail_dead.within(draft.first_seq, draft.last_seq))
-        if len(dead):
-            self._plan_marks(work, topic, draft.first_seq, dead)
-        known = topic.marks.get(draft.first_seq)
-        if known is not None:
-            dead.update(known)
+        self._plan_marks(work, topic, draft.first_seq, Ranges(topic.tail_dead.within(draft.first_seq, draft.last_seq)))
         work.drafts.append((topic, draft))
-        work.jobs.append(draft.job(self._actor.data.topic(topic.id), dead))
+        work.jobs.append(draft.job(self._actor.data.topic(topic.id)))
 
     def _plan_marks(self, work: _Round, topic: Topic, first_seq: int, ranges: Ranges) -> None:
         if len(ranges):

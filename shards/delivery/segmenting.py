@@ -1,7 +1,8 @@
 """Which bytes of a topic's tail go to which segment. Pure planning: no disk, no change of state.
 
 A segment is sealed at segment_max_records, segment_max_bytes or segment_max_age_ms; a hole in the seqs begins a new
-one too, for a segment is contiguous.
+one too, for a segment is contiguous. Topicd's own topics are written and read once, whole, and deleted: a seal, which is
+six syncs, is worth nothing there, and only their size seals them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from pathlib import Path
 
 from topicd.config import Settings
 from topicd.frames import core
+from topicd.model import is_internal
 from topicd.shards.delivery.tail import Blob
 from topicd.shards.delivery.topic import Topic
 from topicd.shards.storage.checkpoint import AppendJob, SealJob
 from topicd.shards.storage.index import ENTRY_BYTES, entry_at
-from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import SegmentInfo
+
+_UNLIMITED = 10_000_000  # the most that segment_max_records may be
 
 
 @dataclass
@@ -40,7 +43,7 @@ class Draft:
     def last_seq(self) -> int:
         return self.first_seq + self.count - 1
 
-    def job(self, topic_dir: Path, dead: Ranges) -> AppendJob:
+    def job(self, topic_dir: Path) -> AppendJob:
         return AppendJob(
             topic_dir,
             self.first_seq,
@@ -49,7 +52,7 @@ class Draft:
             b"".join(self.index),
             self.old_count * ENTRY_BYTES,
             create=self.create,
-            seal=SealJob(self.created_ms, dead) if self.seal else None,
+            seal=SealJob(self.created_ms) if self.seal else None,
         )
 
     def info(self) -> SegmentInfo:
@@ -65,6 +68,7 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
     if current is not None:
         drafts.append(current)
     topic.tail.close_open()
+    max_records = _UNLIMITED if is_internal(topic.name) else settings.segment_max_records
     for blob in topic.tail:
         first = max(blob.first_seq, topic.stored + 1)
         while first <= blob.last_seq:
@@ -73,7 +77,7 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
                     current.seal = True
                 current = Draft(first, 0, 0, now_ms, create=True)
                 drafts.append(current)
-            first = _fill(current, blob, first, settings)
+            first = _fill(current, blob, first, max_records, settings.segment_max_bytes)
     age = settings.segment_max_age_ms
     if current is not None and age and now_ms - current.created_ms >= age:
         current.seal = True
@@ -97,11 +101,11 @@ def _reopen(topic: Topic) -> Draft | None:
     )
 
 
-def _fill(draft: Draft, blob: Blob, first: int, settings: Settings) -> int:
+def _fill(draft: Draft, blob: Blob, first: int, max_records: int, max_bytes: int) -> int:
     """Take records from first on until the segment is full; the first seq that is left."""
-    last = min(blob.last_seq, first + max(1, settings.segment_max_records - draft.count) - 1)
+    last = min(blob.last_seq, first + max(1, max_records - draft.count) - 1)
     start, end = blob.offset_of(first), blob.offset_of(last + 1)
-    while last > first and draft.bytes + end - start > settings.segment_max_bytes:
+    while last > first and draft.bytes + end - start > max_bytes:
         last = first + (last - first) // 2
         end = blob.offset_of(last + 1)
     entries = core.index_entries(blob.data, start, end, draft.bytes)
@@ -113,5 +117,5 @@ def _fill(draft: Draft, blob: Blob, first: int, settings: Settings) -> int:
     draft.index.append(entries)
     draft.count += last - first + 1
     draft.bytes += end - start
-    draft.seal = draft.count >= settings.segment_max_records or draft.bytes >= settings.segment_max_bytes
+    draft.seal = draft.count >= max_records or draft.bytes >= max_bytes
     return last + 1

@@ -19,7 +19,6 @@ from topicd.shards.storage.deletions import pack_marks, write_marks
 from topicd.shards.storage.fs import File, Fs
 from topicd.shards.storage.index import ENTRY_BYTES
 from topicd.shards.storage.names import DATA, IDX, segment_file
-from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.seal import seal_segment
 from topicd.shards.storage.segment import Damage, SegmentInfo
 
@@ -30,7 +29,6 @@ SINGLE_SYNCS = 16
 @dataclass(frozen=True, slots=True)
 class SealJob:
     created_ms: int
-    dead: Ranges = field(default_factory=Ranges)  # deleted records stay out of the tag table
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +222,6 @@ def _seal(fs: Fs, work: _Work[AppendJob]) -> None:
         fs,
         job.topic_dir,
         job.first_seq,
-        dead=job.seal.dead,
         created_ms=job.seal.created_ms,
         last_seq=job.first_seq + (job.index_offset + len(job.index)) // ENTRY_BYTES - 1,
     )

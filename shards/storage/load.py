@@ -96,9 +96,9 @@ class _Loader:
             active = ActiveSegment(self._fs, self._dir, first)
             if not active.rewritten:
                 return self._recover(active, marks)
-            info, gone = self._seal_late(first, have, seal, marks, following)
+            info, gone = self._seal_late(first, have, seal, following)
         else:
-            info, gone = self._seal_late(first, have, seal, marks, following)
+            info, gone = self._seal_late(first, have, seal, following)
         if marks:
             index = map_file(self._fs, segment_file(self._dir, first, IDX))
             _count_dead(info, index, marks)
@@ -136,7 +136,7 @@ class _Loader:
         return _info(seal)
 
     def _seal_late(
-        self, first: int, have: set[str], seal: Seal | None, marks: Ranges, following: int | None
+        self, first: int, have: set[str], seal: Seal | None, following: int | None
     ) -> tuple[SegmentInfo, Ranges]:
         """Derived files from the data. What seal or index counted and the data does not show is lost."""
         index = read_index(self._fs, self._dir, first)
@@ -146,7 +146,6 @@ class _Loader:
             self._fs,
             self._dir,
             first,
-            dead=marks,
             gone=gone,
             created_ms=seal.created_ms if seal else None,
             last_seq=claimed if following is None else following - 1,

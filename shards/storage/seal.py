@@ -31,12 +31,12 @@ def seal_segment(
     topic_dir: Path,
     first_seq: int,
     *,
-    dead: Ranges,
     gone: Ranges | None = None,
     created_ms: int | None = None,
     last_seq: int | None = None,
 ) -> Sealed:
-    """Seal the segment as its data file stands. Deleted records (`dead`) do not enter the tag table.
+    """Seal the segment as its data file stands. The tag table names every record in it, deleted or not: the log may
+    have to find them again, if their marks do not outlive a crash.
 
     gone: what earlier rewrites took away. created_ms defaults to the first record's time. last_seq, if
     known, is where the segment should end.
@@ -61,9 +61,8 @@ def seal_segment(
         index_xxh3=core.xxh3_64(index),
         gone=Ranges(flagged(index, first_seq, GONE)),
     )
-    tagged = [(tag, seq) for tag, seq in _tags(view, index, rebuilt) if seq not in dead]
     # Everything the seal speaks of is durable; now its bytes, then its name.
-    replace_file(fs, segment_file(topic_dir, first_seq, TAGS), pack_tags(seal, tagged))
+    replace_file(fs, segment_file(topic_dir, first_seq, TAGS), pack_tags(seal, _tags(view, index, rebuilt)))
     path = segment_file(topic_dir, first_seq, DATA)
     damage = [Damage(path, first, last, "frames cannot be read") for first, last in rebuilt.damaged]
     if rebuilt.bad_tail:

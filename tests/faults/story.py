@@ -364,6 +364,9 @@ def _delete(story: Story) -> None:
     story.delete("d", before_seq=6)
     story.append("f", 3, tag="red")
     story.checkpoint()
+    story.append("f", 6, tag="blue")
+    story.delete("f", tag="blue")  # before the segment is sealed
+    story.checkpoint()
     story.delete("f", before_seq=3)
     story.snapshot()
     story.delete("f", tag="green")

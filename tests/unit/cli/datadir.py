@@ -14,7 +14,6 @@ from topicd.shards.storage import envelope, walfile
 from topicd.shards.storage.deletions import append_marks
 from topicd.shards.storage.fs import RealFs
 from topicd.shards.storage.names import DATA, IDX, segment_file
-from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.seal import seal_segment
 from topicd.shards.storage.snapshot import SnapshotStore
 from topicd.supervisor import identity
@@ -54,7 +53,7 @@ class Built:
         path.write_bytes(content)
         segment_file(directory, first_seq, IDX).write_bytes(core.index_entries(content, 0, len(content), 0))
         if sealed:
-            seal_segment(self.fs, directory, first_seq, dead=Ranges())
+            seal_segment(self.fs, directory, first_seq)
         return path
 
     def marks(self, topic_id: int, first_seq: int, *ranges: tuple[int, int]) -> Path:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from topicd import paths
@@ -59,7 +59,6 @@ class Topic:
     segment: int = 1
     data_offset: int = 0
     index_offset: int = 0
-    dead: Ranges = field(default_factory=Ranges)
 
     @property
     def dir(self) -> Path:
@@ -81,7 +80,7 @@ class Topic:
             index,
             self.index_offset,
             create=self.data_offset == 0,
-            seal=SealJob(created_ms=99, dead=self.dead) if seal else None,
+            seal=SealJob(created_ms=99) if seal else None,
         )
         self.next_seq += count
         self.data_offset += len(data)
@@ -96,7 +95,7 @@ class Topic:
         return result
 
     def copy(self) -> Topic:
-        return replace(self, dead=self.dead.copy())
+        return replace(self)
 
 
 @dataclass

@@ -104,7 +104,6 @@ class Life:
     def append(self, fs: Fs) -> None:
         jobs: list[AppendJob] = []
         for _ in range(self.random.choice([1, 1, 2, 3])):
-            self.topic.dead = self.dead.copy()
             jobs.append(self.topic.job(self.random.randint(1, 9), seal=self.random.random() < 0.4))
         while jobs:
             for job, result in zip(list(jobs), run_checkpoint(fs, jobs), strict=True):

@@ -12,6 +12,7 @@ from tests.unit.storage.segment_kit import Topic, tag_of
 from topicd._native import core
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.model import TagMatch
+from topicd.shards.storage.deletions import append_marks
 from topicd.shards.storage.fs import replace_file
 from topicd.shards.storage.names import segment_file
 from topicd.shards.storage.ranges import Ranges
@@ -129,9 +130,11 @@ def test_a_closed_table_cannot_be_asked() -> None:
         found.key(0)
 
 
-def test_the_table_of_a_sealed_segment_leaves_out_what_was_deleted_before(disk: FakeDisk, topic: Topic) -> None:
-    topic.dead.add(1, 8)
-    topic.append(disk, 40, seal=True)
+def test_the_table_of_a_sealed_segment_names_every_record_deleted_or_not(disk: FakeDisk, topic: Topic) -> None:
+    """A delete that is in the log and whose marks were not written is applied again by the table."""
+    topic.append(disk, 10)
+    append_marks(disk, topic.dir, 1, [(1, 8)])
+    topic.append(disk, 30, seal=True)
     found = TagTable(disk, topic.dir, 1).open()
-    assert found.find(TagMatch(b"red")) == [seq for seq in range(9, 41) if tag_of(seq) == b"red"]
-    assert found.find(TagMatch(b"r", prefix=True)) == [seq for seq in range(9, 41) if tag_of(seq) in {b"red", b"rose"}]
+    assert found.find(TagMatch(b"red")) == [seq for seq in range(1, 41) if tag_of(seq) == b"red"]
+    assert found.find(TagMatch(b"r", prefix=True)) == [seq for seq in range(1, 41) if tag_of(seq) in {b"red", b"rose"}]
