@@ -268,6 +268,8 @@ def _used(topic: Topic, what: str) -> int:
 def pieces(frames: bytearray, offsets: Sequence[int], piece: int) -> list[memoryview]:
     """The frames cut at frame boundaries into parts of at most `piece` bytes (a frame is always smaller)."""
     view = memoryview(frames)
+    if len(frames) <= piece:
+        return [view]
     found, start = [], 0
     for end, following in zip(offsets[1:], [*offsets[2:], len(frames)], strict=True) if len(offsets) > 1 else ():
         if following - start > piece:
