@@ -105,14 +105,13 @@ class Actor:
     def doorbell(self) -> None:
         """The WAL shards have news. Announce, then look once more: what came in between would not ring again."""
         bell = self.shard.bell
-        bell.awake()
         while True:
-            if self._collect():
-                continue
+            self._collect()
+            # Emptied only now: those who wait for an answer do not wait for this.
+            bell.awake()
             bell.announce()
             if not self._collect():
                 return
-            bell.awake()
 
     def _collect(self) -> bool:
         told = False
