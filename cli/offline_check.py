@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from topicd import paths
 from topicd.cli.offline_data import Names, Offline, lsn_at, read_names, scan_past
@@ -25,6 +26,18 @@ _NOT_OURS_TO_CHECK = {"channels", "chat"}
 _IN_ROOT = {"LOCK", "FORMAT", "meta", "wal", "topics", "quarantine"} | _NOT_OURS_TO_CHECK
 
 Advance = Callable[[int], None]
+
+
+class SegmentJob(NamedTuple):
+    """A segment to be checked: a unit of work that may be done anywhere."""
+
+    directory: Path
+    first: int
+    parts: frozenset[str]
+    following: int | None  # first seq of the next segment, None for the newest
+
+
+CheckSegments = Callable[[Fs, list[SegmentJob], Advance], list[SegmentReport]]
 
 
 @dataclass
@@ -69,7 +82,17 @@ def _data_files(fs: Fs, topics: Path, ids: list[int], data: paths.DataDir) -> It
                 yield data.topic(topic_id) / name
 
 
-def check_all(offline: Offline, advance: Advance = lambda amount: None) -> Checked:
+def check_here(fs: Fs, jobs: list[SegmentJob], advance: Advance) -> list[SegmentReport]:
+    """One after the other, in this process."""
+    reports: list[SegmentReport] = []
+    for job in jobs:
+        reports.append(check_segment(fs, job.directory, job.first, set(job.parts), job.following))
+        advance(reports[-1].data_bytes)
+    return reports
+
+
+def check_all(offline: Offline, advance: Advance = lambda amount: None, check: CheckSegments = check_here) -> Checked:
+    """`check` does the bulk of it; its reports come in the order of the jobs."""
     checked = Checked()
     seed = offline.format.wal_seed  # an error here ends it: without FORMAT nothing can be told
     _check_identity(offline, checked)
@@ -82,8 +105,10 @@ def check_all(offline: Offline, advance: Advance = lambda amount: None) -> Check
         checked.names = read_names(offline)
     except (TopicdError, KeyError, TypeError, ValueError) as exc:
         checked.findings.append(Finding(DAMAGE, offline.data.meta, f"the snapshots cannot be understood: {exc}"))
-    for topic_id in offline.topic_ids():
-        checked.segments += check_topic(offline, topic_id, checked, advance)
+    jobs = {topic_id: segment_jobs(offline, topic_id) for topic_id in offline.topic_ids()}
+    reports = iter(check(offline.fs, [job for row in jobs.values() for job in row], advance))
+    for topic_id, row in jobs.items():
+        checked.segments += _settle_topic(offline, topic_id, checked, [next(reports) for _ in row])
         checked.topics += 1
     _check_names(offline, checked)
     return checked
@@ -136,19 +161,28 @@ def check_wal(offline: Offline, shard: int, seed: int, findings: list[Finding]) 
     return report
 
 
+def segment_jobs(offline: Offline, topic_id: int) -> list[SegmentJob]:
+    directory = offline.data.topic(topic_id)
+    found = segment_parts(offline.fs, directory)
+    firsts = list(found)
+    followings = [*firsts[1:], None]
+    return [SegmentJob(directory, a, frozenset(found[a]), b) for a, b in zip(firsts, followings, strict=True)]
+
+
 def check_topic(
     offline: Offline, topic_id: int, checked: Checked, advance: Advance = lambda amount: None
 ) -> list[SegmentReport]:
+    reports = check_here(offline.fs, segment_jobs(offline, topic_id), advance)
+    return _settle_topic(offline, topic_id, checked, reports)
+
+
+def _settle_topic(
+    offline: Offline, topic_id: int, checked: Checked, reports: list[SegmentReport]
+) -> list[SegmentReport]:
+    """What the segments say of each other, beside what each says of itself."""
     directory = offline.data.topic(topic_id)
-    found = segment_parts(offline.fs, directory)
-    reports: list[SegmentReport] = []
-    firsts = list(found)
-    for number, first in enumerate(firsts):
-        following = firsts[number + 1] if number + 1 < len(firsts) else None
-        report = check_segment(offline.fs, directory, first, found[first], following)
-        reports.append(report)
+    for report in reports:
         checked.findings += report.findings
-        advance(report.data_bytes)
     _check_neighbours(checked, topic_id, directory, [r for r in reports if r.count])
     if topic_id not in checked.names.by_id and reports:
         what = "belongs to no topic that snapshots or WAL know"

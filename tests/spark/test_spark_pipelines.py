@@ -124,10 +124,15 @@ def test_what_cap_removed_before_the_archive_came_is_told(
     lazy: LazySpark, where: ConnectionOptions, client: Client, topic: str, tmp_path: Path
 ) -> None:
     client.configure(topic, cap_records=100)
-    client.publish_many(topic, [b"x"] * 250)
+    for _ in range(5):
+        client.publish_many(topic, [b"x"] * 50)
     report = archive.run(lazy, archive.Options(where, (topic,), tmp_path / "a"))
     assert (report.rows[0]["added"], report.rows[0]["absent"]) == (100, 150)
     assert report.notes == [f"{topic}: cap or TTL removed seqs 1 to 150 before they could be archived"]
+    restored = restore.Options(where, tmp_path / "a", ((topic, f"{topic}.r"),), with_config=True)
+    restore.run(lazy, restored)
+    assert client.state(f"{topic}.r").config.cap_records == 100
+    assert len(raws(client, f"{topic}.r")) == 100
 
 
 def test_only_what_is_verified_in_the_archive_is_deleted(
@@ -146,9 +151,6 @@ def test_only_what_is_verified_in_the_archive_is_deleted(
     part.write_bytes(whole)
     client.publish(topic, b"one more")
     assert archive.run(lazy, deleting).totals["deleted"] == 1501
-    assert client.state(topic).count == 0
-    client.publish(topic, b"after")
-    assert archive.run(lazy, deleting).totals == {**archive.run(lazy, deleting).totals, "deleted": 0} or True
     assert client.state(topic).count == 0
 
 
@@ -173,7 +175,8 @@ def test_csv_json_and_parquet_of_others_become_records(
     import pyarrow.parquet as pq
 
     (tmp_path / "x.csv").write_text("payload,kind,n\nhello,a,1\n007,,2\n")
-    (tmp_path / "x.jsonl").write_text('{"to":"%s.j","id":1}\n{"to":"%s.k","data":{"base64":"/w=="}}\n' % (topic, topic))
+    rows = [{"to": f"{topic}.j", "id": 1}, {"to": f"{topic}.k", "data": {"base64": "/w=="}}]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     pq.write_table(pa.table({"data": [b"\xff", b"p"], "meta": ['{"a":1}', None]}), tmp_path / "x.parquet")
     runs: list[restore.Options] = [
         restore.Options(where, tmp_path / "x.csv", into=f"{topic}.c", columns=Columns(data="payload", tag="kind")),
@@ -208,9 +211,8 @@ def rows_of(spark: Any, path: Path) -> list[dict[str, Any]]:
 def test_a_rollup_counts_each_record_in_one_window(
     spark: Any, lazy: LazySpark, where: ConnectionOptions, client: Client, topic: str, tmp_path: Path
 ) -> None:
-    now = client.state(topic).last_write_ts if False else 0
     for n in range(3):
-        made = [{"sent": 1_000.0 + now, "n": k} for k in range(40)]
+        made = [{"sent": 1_000.0, "n": k} for k in range(40)]
         client.publish_many(topic, made, tag=f"t{n % 2}")
     client.delete(topic, before_seq=11)
     options = rollup.Options(where, (topic,), "50ms", ("tag",), "json:$.sent", tmp_path / "r")
@@ -235,10 +237,7 @@ def test_a_streaming_rollup_writes_each_window_once_when_it_is_over(
     for _ in range(2):
         for n in range(4):
             client.publish_many(topic, [b"%d" % n] * 25)
-            last = client.read(topic, head(client, topic) - 1).records[-1].ts
-            wait_until(
-                lambda: client.publish(topic, b"tick") and _last_ts(client, topic) > last + 20, "the next window"
-            )
+            pass_window(client, topic, 20)
         rollup.run(lazy, options)
     everything = by_window(client, topic, 20)
     sums: dict[int, int] = {}
@@ -254,8 +253,14 @@ def test_a_streaming_rollup_writes_each_window_once_when_it_is_over(
     assert dict(found) == {start: count for start, count in sums.items() if start != newest}
 
 
-def _last_ts(client: Client, topic: str) -> int:
-    return client.read(topic, head(client, topic) - 1).records[-1].ts
+def pass_window(client: Client, topic: str, window_ms: int) -> None:
+    """Until a record is stored in a later window than the newest is in now."""
+
+    def window() -> int:
+        return client.read(topic, head(client, topic) - 1).records[-1].ts // window_ms
+
+    now = window()
+    wait_until(lambda: client.publish(topic, b"tick") and window() > now, "the next window")
 
 
 # ---- dedup ----
@@ -304,6 +309,11 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def remove_segment(data: Path) -> None:
+    for part in data.parent.glob(f"{data.stem}.*"):
+        part.unlink()
+
+
 def fsck_findings(daemon: Daemon, capfdbinary: Any) -> set[tuple[Any, ...]]:
     with pytest.raises(SystemExit):
         main(["fsck", "--json", "--data-dir", str(daemon.data.root)])
@@ -324,8 +334,7 @@ def test_fsck_finds_what_topicctl_fsck_finds(lazy: LazySpark, hurt: Any, capfdbi
     assert [row["path"] for row in fsck.run(lazy, options).rows if row["severity"] == "damage"] == [str(sealed()[0])]
     daemon.stop()
     sealed()[1].unlink()
-    for part in sealed()[2].parent.glob(f"{sealed()[2].stem}.*"):
-        part.unlink()
+    remove_segment(sealed()[2])
     report = fsck.run(lazy, options)
     assert report.failed and not report.totals["sealed_only"]
     assert pipeline_findings(report) == fsck_findings(daemon, capfdbinary)
@@ -343,14 +352,14 @@ def test_loss_audit_is_empty_until_something_is_lost(lazy: LazySpark, hurt: Any)
     ]
     daemon.stop()
     flip(sealed()[0])
-    sealed()[1].unlink()
+    remove_segment(sealed()[1])
     daemon.start().wait_ready()
     report = loss_audit.run(lazy, options)
     assert report.failed
     row = report.rows[0]
     assert row["lost"] == 2351 - row["live"] > 500
     assert row["deleted"] == 49
-    assert any("the data file is missing" in note or sealed()[1].name in note for note in report.notes), report.notes
+    assert any("seqs 501 to 1000 are lost" in note and "missing segment" in note for note in report.notes), report.notes
 
 
 # ---- the command line ----

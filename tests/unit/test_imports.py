@@ -47,7 +47,14 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.client": ("topicd.ipc.protocol", "topicd.ipc.unixsock", *VOCABULARY),
     "topicd.aio": ("topicd.client", *VOCABULARY),
     "topicd.spark": ("topicd.client", *VOCABULARY),
+    # Archives are made durable by the one module that may do that.
+    "topicd.spark.pipelines": ("topicd.client", "topicd.spark", "topicd.shards.storage.fs", *VOCABULARY),
+    # The offline check, spread over executors.
+    "topicd.spark.pipelines.fsck": ("topicd.cli", "topicd.spark.pipelines", *STORAGE, *VOCABULARY),
+    # What spark-submit starts is the command line.
+    "topicd.spark.pipelines.__main__": ("topicd.cli.main",),
     "topicd.cli": ("topicd.client", "topicd.ipc.protocol", *VOCABULARY),
+    "topicd.cli.pipeline": ("topicd.cli", "topicd.spark", *VOCABULARY),
     # The file of tokens: written by the command line, read by the daemon.
     "topicd.cli.tokenfile": ("topicd.shards.storage.fs", *VOCABULARY),
     # Offline tools read a data directory that no daemon uses: its files, its lock, its identity.

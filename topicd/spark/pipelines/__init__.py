@@ -1,0 +1,15 @@
+"""Spark jobs over topics: `topicctl pipeline run NAME`, spark-submit, or `NAME.run(...)` from a notebook.
+
+Each module has a `run(spark, options, progress)` that returns a Report. Reference: docs/spark.md.
+"""
+
+from __future__ import annotations
+
+PIPELINES = {
+    "archive": "Topics to Parquet, incrementally; may delete what is verified in the archive.",
+    "restore": "An archive, or any Parquet, JSON or CSV files, into topics: in order, once.",
+    "rollup": "Counts, bytes, rates, gaps and latencies per window, to Parquet or to a topic.",
+    "dedup": "Repeated records: a report, a plan, and deletes as far as the daemon has them.",
+    "fsck": "Every frame of every segment of a data directory, verified in parallel.",
+    "loss-audit": "Seqs that are neither live nor deleted nor reported as removed: there must be none.",
+}

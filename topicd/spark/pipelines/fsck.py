@@ -1,0 +1,124 @@
+"""`topicctl fsck` with the segments read by Spark. Promise: on a stopped daemon's directory it finds what `topicctl
+fsck` finds, because it is the same check; beside a running daemon it reads sealed segments only. Nothing is written.
+
+Executors must see the directory under the same path and be allowed to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from topicd.cli.exits import CliError
+from topicd.cli.offline_check import Checked, SegmentJob, check_all, segment_jobs
+from topicd.cli.offline_data import Offline, locked, open_offline
+from topicd.cli.offline_repair import settle_known
+from topicd.cli.offline_segcheck import DAMAGE, Finding, SegmentReport, check_segment
+from topicd.shards.storage.fs import Fs, RealFs
+from topicd.shards.storage.names import TAGS
+from topicd.spark.pipelines.report import Progress, Report, no_progress
+from topicd.spark.pipelines.session import LazySpark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = ("severity", "path", "first_seq", "last_seq", "what")
+TASKS_PER_CORE = 4
+
+
+@dataclass(frozen=True)
+class Options:
+    data_dir: str | None = None  # None: as the daemon's settings say
+    dry_run: bool = False
+
+
+def run(spark: LazySpark, options: Options, progress: Progress = no_progress) -> Report:
+    offline = open_offline(options.data_dir)
+    offline.format  # noqa: B018  (says early when this is no data directory)
+    if options.dry_run:
+        return _planned(offline)
+
+    def check(fs: Fs, jobs: list[SegmentJob], advance: Callable[[int], None]) -> list[SegmentReport]:
+        return spark.run("fsck", lambda session: check_in_tasks(session, jobs), progress) if jobs else []
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(offline))
+        except CliError:  # a daemon has it
+            return _report(offline, _check_sealed(offline, check), running=True)
+        checked = check_all(offline, check=check)
+        settle_known(checked, offline)
+        return _report(offline, checked, running=False)
+
+
+def check_in_tasks(session: SparkSession, jobs: list[SegmentJob]) -> list[SegmentReport]:
+    """In the order of the jobs."""
+    context = session.sparkContext
+    slices = min(len(jobs), context.defaultParallelism * TASKS_PER_CORE)
+    found: list[SegmentReport] = context.parallelize(jobs, slices).map(check_one).collect()
+    return found
+
+
+def check_one(job: SegmentJob) -> SegmentReport:
+    report = check_segment(RealFs(), job.directory, job.first, set(job.parts), job.following)
+    return replace(report, seal=None)  # only repair needs it, and there is none here
+
+
+def _check_sealed(offline: Offline, check: Callable[..., list[SegmentReport]]) -> Checked:
+    """Sealed files do not change, but the daemon may drop or rewrite one while it is read: what looks damaged is
+    looked at again, and what is gone by then was no damage."""
+    jobs = [job for topic_id in offline.topic_ids() for job in segment_jobs(offline, topic_id) if TAGS in job.parts]
+    checked = Checked(topics=len(offline.topic_ids()))
+    for job, first_look in zip(jobs, check(offline.fs, jobs, lambda amount: None), strict=True):
+        report = first_look
+        if report.damaged:
+            now = {again.first: again for again in segment_jobs(offline, int(job.directory.name, 16))}
+            if job.first not in now:
+                continue
+            report = check_one(now[job.first])
+        checked.segments.append(report)
+        checked.findings += report.findings
+    return checked
+
+
+def _planned(offline: Offline) -> Report:
+    jobs = [job for topic_id in offline.topic_ids() for job in segment_jobs(offline, topic_id)]
+    report = Report("fsck", COLUMNS, dry_run=True)
+    report.totals = {"data_dir": str(offline.data.root), "segments": len(jobs)}
+    report.summary = f"would read {len(jobs):,} segments of {len(offline.topic_ids()):,} topics"
+    return report
+
+
+def _report(offline: Offline, checked: Checked, *, running: bool) -> Report:
+    report = Report("fsck", COLUMNS, [_row(finding) for finding in checked.findings], failed=checked.damaged)
+    report.totals = {
+        "data_dir": str(offline.data.root),
+        "damaged": checked.damaged,
+        "topics": checked.topics,
+        "segments": len(checked.segments),
+        "records": sum(one.count for one in checked.segments),
+        "data_bytes": sum(one.data_bytes for one in checked.segments),
+        "sealed_only": running,
+    }
+    if running:
+        report.notes.append(
+            "the daemon runs: only sealed segments were read; WAL, snapshots and newest segments were not"
+        )
+    damage = sum(finding.severity == DAMAGE for finding in checked.findings)
+    report.summary = (
+        f"{checked.topics:,} topics, {len(checked.segments):,} segments with {report.totals['records']:,} seqs: "
+        + (f"{damage} damaged places" if damage else "no damage")
+    )
+    return report
+
+
+def _row(finding: Finding) -> dict[str, object]:
+    return {
+        "severity": finding.severity,
+        "path": str(finding.path),
+        "first_seq": finding.first_seq or None,
+        "last_seq": finding.last_seq or None,
+        "what": finding.what,
+    }
