@@ -35,28 +35,28 @@ class StageReader:
     def __init__(self, client: Client, stage: str) -> None:
         self._client = client
         self._stage = stage
-        self._at = -1  # seq behind which `_source` goes on
+        self._at = -1  # the last seq that was taken
         self._source: Iterator[Batch] = iter(())
-        self._frames = memoryview(b"")  # read and not taken yet
-        self._left = 0
+        self._frames = memoryview(b"")
+        self._offsets = memoryview(b"").cast("I")  # of its frames
+        self._taken = 0  # how many of them
 
     def take(self, piece: Piece) -> list[memoryview]:
         if piece.from_seq != self._at:
             self._source = self._client.history(self._stage, piece.from_seq)
-            self._frames, self._left, self._at = memoryview(b""), 0, piece.from_seq
+            self._at = piece.from_seq
+            self._load(memoryview(b""))
         found: list[memoryview] = []
         wanted = piece.records
         while wanted:
-            if not self._left:
+            if self._taken == len(self._offsets):
                 self._next()
-            frames, records = self._frames, self._left
-            if records > wanted:
-                cut = memoryview(core.frame_offsets(frames, 0, len(frames))).cast("I")[wanted]
-                frames, records = frames[:cut], wanted
-            found.append(frames)
-            self._frames, self._left = self._frames[len(frames) :], self._left - records
-            self._at += records
-            wanted -= records
+            end = min(self._taken + wanted, len(self._offsets))
+            stop = self._offsets[end] if end < len(self._offsets) else len(self._frames)
+            found.append(self._frames[self._offsets[self._taken] : stop])
+            wanted -= end - self._taken
+            self._at += end - self._taken
+            self._taken = end
         return found
 
     def _next(self) -> None:
@@ -66,7 +66,11 @@ class StageReader:
             batch = None
         if batch is None or batch.tombstone is not None or batch.next_from_seq - len(batch) != self._at:
             raise Conflict(f"stage {self._stage} lacks what follows record {self._at}; it was dropped or has expired")
-        self._frames, self._left = batch.frames, len(batch)
+        self._load(batch.frames)
+
+    def _load(self, frames: memoryview) -> None:
+        self._frames, self._taken = frames, 0
+        self._offsets = memoryview(core.frame_offsets(frames, 0, len(frames))).cast("I")
 
 
 class Copier:

@@ -23,7 +23,7 @@ from topicd.client.staging.copying import Copier
 from topicd.client.staging.plan import Staged, chunks_by_destination, destinations
 from topicd.client.staging.writing import Laid, check_destination, write_stage
 from topicd.clock import Clock, SystemClock
-from topicd.errors import Conflict, TopicNotFound
+from topicd.errors import Conflict, TopicdError, TopicNotFound
 from topicd.ipc.protocol import Op
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Stages:
             if not there:
                 log.create()
             decision = self._decide(log, batch, given)
-            self._publish(log, decision)
+            self._publish_decided(log, decision)
         else:
             decision = Decision(batch, 0, ())
         self._clean(log, decision)
@@ -111,7 +111,7 @@ class Stages:
     def _finish_pending(self, log: CommitLog) -> list[Decision]:
         pending = log.pending
         for decision in pending:
-            self._publish(log, decision)
+            self._publish_decided(log, decision)
         return pending
 
     def _decide(self, log: CommitLog, batch: int, stages: tuple[Staged, ...]) -> Decision:
@@ -133,6 +133,18 @@ class Stages:
 
     def _copier(self, destination: str) -> Copier:
         return Copier(self._client, destination, names.producer_id(self.query, destination))
+
+    def _publish_decided(self, log: CommitLog, decision: Decision) -> None:
+        if decision.done:
+            return  # by somebody who was first
+        try:
+            self._publish(log, decision)
+        except TopicdError as error:
+            raise type(error)(
+                f"{error.message}; batch {decision.batch} is decided and goes on with the next commit or with "
+                "`topicctl stages finish`",
+                **error.detail,
+            ) from error
 
     def _publish(self, log: CommitLog, decision: Decision) -> None:
         for destination, chunks in chunks_by_destination(decision.stages).items():
