@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.daemon import LIVELY, Daemon, drain_topic, wait_until
@@ -192,6 +195,28 @@ def test_csv_json_and_parquet_of_others_become_records(
     assert [record.meta for record in drain_topic(client, f"{topic}.p")] == [{"a": 1}, {}]
     with pytest.raises(InvalidRequest, match="--into TOPIC, or --topic-column"):
         restore.run(lazy, restore.Options(where, tmp_path / "x.csv"))
+
+
+def test_a_restore_whose_process_was_killed_is_finished_by_the_next_run(
+    lazy: LazySpark, where: ConnectionOptions, socket: str, client: Client, topic: str, tmp_path: Path
+) -> None:
+    client.publish_many(topic, [b"%d" % n for n in range(200_000)])
+    archive.run(lazy, archive.Options(where, (topic,), tmp_path / "a"))
+    target = f"{topic}.r"
+    client.configure(target)
+    command = [sys.executable, "-m", "topicd.spark.pipelines", "restore", str(tmp_path / "a"), "--master", "local[1]"]
+    victim = subprocess.Popen([*command, "--socket", socket, "--topic", f"{topic}={target}"])
+    wait_until(lambda: head(client, target) or victim.poll() is not None, "the first batch")
+    family = psutil.Process(victim.pid).children(recursive=True)
+    victim.kill()
+    victim.wait()
+    # The JVM ends when it notices; what its task still sends meanwhile has the same numbers as what we send.
+    options = restore.Options(where, tmp_path / "a", ((topic, target),))
+    restore.run(lazy, options)
+    psutil.wait_procs(family, timeout=30)
+    assert raws(client, target) == raws(client, topic)
+    assert head(client, target) == 200_000
+    assert restore.run(lazy, options).totals["stored"] == 0
 
 
 # ---- rollup ----

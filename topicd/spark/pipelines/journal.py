@@ -25,6 +25,7 @@ class Mark(NamedTuple):
     batch: int
     complete: bool
     at: int = 0  # seq of the entry
+    older: int = 0  # entries before it, which count no more
 
 
 class Journal:
@@ -38,14 +39,15 @@ class Journal:
 
     def last(self) -> Mark | None:
         found: Mark | None = None
-        at = 0
+        at, entries = 0, 0
         while True:
             try:
                 page = self._client.read(self._journal, at, match=self._tag)
             except TopicNotFound:
                 return None
             for record in page:
-                found = self._parsed(record.seq, record.data)
+                found = self._parsed(record.seq, record.data)._replace(older=entries)
+                entries += 1
             at = page.next_from_seq
             if page.caught_up:
                 return found
@@ -69,7 +71,7 @@ class Journal:
     def trim(self) -> None:
         """Only the newest entry counts."""
         last = self.last()
-        if last is not None:
+        if last is not None and last.older:
             self._client.delete(self._journal, before_seq=last.at, match=self._tag)
 
 

@@ -202,9 +202,11 @@ def _journal(client: Client, options: Options, topic: str, topic_id: int, source
 def _finished(client: Client, options: Options, job: Job) -> bool:
     """Nothing is left to do, and nothing has to be started to find out."""
     for source in job.sources:
-        last = _journal(client, options, job.topic, job.topic_id, source).last()
+        journal = _journal(client, options, job.topic, job.topic_id, source)
+        last = journal.last()
         if source.files and (last is None or not last.complete or last.file != source.files[-1].key):
             return False
+        journal.trim()  # a run may have died just before
     return True
 
 
