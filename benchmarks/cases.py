@@ -178,7 +178,7 @@ def _spark() -> Iterator[Case]:
         "Spark, local[2]: rows of 100 B, every payload touched",
         (Figure("rate", "rows/s", True), MB_S),
         Load(records=5 * M),
-        Load(records=500 * K),
+        Load(records=M),
         rounds=3,
         quick_rounds=2,
     )

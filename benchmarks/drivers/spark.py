@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +17,22 @@ from benchmarks.stats import throughput
 from benchmarks.work import STAMP, clock_ns, payloads
 
 if TYPE_CHECKING:
+    from benchmarks.peers.base import Peer
     from benchmarks.peers.parquet import Parquet
     from benchmarks.peers.topicd import Topicd
 
 READ = "read"
 CHUNK = 10_000
 FILE_ROWS = 1_250_000
+WARM_UP = 2
 SCHEMA = "seq bigint, data binary"
 TOUCHED = ("count(*)", "bit_xor(xxhash64(seq, data))")
-CONF = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
 
 _session: Any = None
 _pools: dict[int, list[bytes]] = {}
@@ -65,12 +72,18 @@ def chunks(load: Load) -> Iterator[list[bytes]]:
 def read_topic(peer: Topicd, load: Load) -> Figures:
     topic = peer.kept(f"spark-{load.size}-{load.records}", lambda: _fill_topic(peer, load))
     source = session().read.format("topicd").option("socket", peer.address(False).socket).option("topic", topic)
-    return _touched(source.schema(SCHEMA).load(), load)
+    return _measured(peer, lambda: source.schema(SCHEMA).load(), load)
 
 
 def read_parquet(peer: Parquet, load: Load) -> Figures:
     folder = peer.kept(f"spark-{load.size}-{load.records}", lambda: _fill_folder(peer.root / "rows", load))
-    return _touched(session().read.parquet(str(folder)).select("seq", "data"), load)
+    return _measured(peer, lambda: session().read.parquet(str(folder)).select("seq", "data"), load)
+
+
+def _measured(peer: Peer, frame: Callable[[], Any], load: Load) -> Figures:
+    # Before the first round: workers are started and the JVM has compiled what it is going to.
+    peer.kept("spark-warm", lambda: [_touched(frame(), load) for _ in range(WARM_UP)])
+    return _touched(frame(), load)
 
 
 def _touched(frame: Any, load: Load) -> Figures:

@@ -30,6 +30,7 @@ STOP_S = 10.0
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SPARK_CONF = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.pollingDelay": "50ms",
     "spark.driver.host": "127.0.0.1",
@@ -93,6 +94,10 @@ class Cluster:
         if process.returncode:
             raise AssertionError(f"{module} {args} ended with {process.returncode}\n{log.read_text()[-5000:]}")
         return json.loads(out.splitlines()[-1])
+
+    def executors_started(self) -> int:
+        """By all jobs so far."""
+        return self._log("master").count("Launching executor")
 
     def _start(self, name: str, java_class: str, *args: str) -> None:
         home = Path(pyspark.__file__).parent

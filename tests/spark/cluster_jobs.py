@@ -24,44 +24,32 @@ def session(master: str) -> SparkSession:
     return made
 
 
-def source(spark: SparkSession, topic: str, options: dict[str, str]) -> DataFrame:
-    return spark.read.format("topicd").options(topic=topic, minPartitions="4", **options).load().select("seq", "data")
+def source(spark: SparkSession, topic: str, options: str) -> DataFrame:
+    frame = spark.read.format("topicd").options(topic=topic, minPartitions="2", **json.loads(options)).load()
+    return frame.select("seq", "data")
 
 
-def read(spark: SparkSession, topic: str, local: str, remote: str) -> dict[str, Any]:
-    """By TLS with both executors; by socket, and one of them is lost."""
-    return {
-        "remote": _summary(source(spark, topic, json.loads(remote)).rdd.mapPartitions(_marked).collect()),
-        "killed": _summary(source(spark, topic, json.loads(local)).rdd.mapPartitions(_marked_or_killed).collect()),
-    }
+def read(spark: SparkSession, topic: str, local: str, remote: str) -> list[tuple[int, str]]:
+    """The topic by socket and, once more, by TLS; half-way one of the executors is lost."""
+    both = source(spark, topic, local).union(source(spark, topic, remote))
+    return sorted(both.rdd.mapPartitions(_rows).collect())
 
 
-def _marked(rows: Iterator[Any]) -> Iterator[tuple[int, str, int]]:
-    """With the process that is this worker's executor."""
-    executor = _executor()
-    for row in rows:
-        yield row.seq, bytes(row.data).decode(), executor
-
-
-def _marked_or_killed(rows: Iterator[Any]) -> Iterator[tuple[int, str, int]]:
-    """The first attempt at the first part ends with its executor, half-way."""
+def _rows(rows: Iterator[Any]) -> Iterator[tuple[int, str]]:
+    """The first attempt at the first part ends with its executor."""
     context = TaskContext.get()
     first = context is not None and context.partitionId() == 0 and context.attemptNumber() == 0
-    for number, found in enumerate(_marked(rows)):
+    for number, row in enumerate(rows):
         if first and number == 100:
-            os.kill(_executor(), signal.SIGKILL)
-        yield found
+            os.kill(executor_pid(), signal.SIGKILL)
+        yield row.seq, bytes(row.data).decode()
 
 
-def _executor() -> int:
+def executor_pid() -> int:
     import psutil
 
     above = psutil.Process().parents()
     return next(process.pid for process in above if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()))
-
-
-def _summary(rows: list[tuple[int, str, int]]) -> dict[str, Any]:
-    return {"rows": sorted((seq, data) for seq, data, _ in rows), "executors": len({pid for _, _, pid in rows})}
 
 
 JOBS = {"read": read}
