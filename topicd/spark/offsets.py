@@ -9,7 +9,7 @@ or was created anew, or one that lost records, which `lost` names. Promise: (sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from topicd.errors import FormatError, InvalidRequest
@@ -62,3 +62,35 @@ def ranges(start: Offset, end: Offset) -> Iterator[Range]:
         if place.seq < after:
             raise InvalidRequest(f"topic {topic}: a batch cannot end at {place.seq}, before its start {after}")
         yield Range(topic, place.topic_id, after, place.seq)
+
+
+# ---- how far a batch goes ----
+
+
+def at_most(places: Places, target: Places) -> Places:
+    """Not beyond the target; without topics that are not in it."""
+    return {
+        topic: replace(place, seq=max(min(place.seq, target[topic].seq), place.after or 0))
+        for topic, place in places.items()
+        if topic in target and target[topic].topic_id == place.topic_id
+    }
+
+
+def limited(before: Places, reachable: Places, most: int | None) -> Places:
+    """So many records at most: one of each topic that has some, so that none starves, and the rest in proportion."""
+    begins = {topic: _begin(before.get(topic), place) for topic, place in reachable.items()}
+    backlog = {topic: place.seq - begins[topic] for topic, place in reachable.items() if place.seq > begins[topic]}
+    total = sum(backlog.values())
+    if most is None or total <= most:
+        return reachable
+    largest = sorted(backlog, key=lambda topic: -backlog[topic])[:most]
+    rest, left = most - len(largest), total - len(largest)
+    shares = {topic: 1 + rest * (backlog[topic] - 1) // left for topic in largest}
+    return {**before, **{topic: replace(reachable[topic], seq=begins[topic] + shares[topic]) for topic in largest}}
+
+
+def _begin(known: Place | None, place: Place) -> int:
+    """Behind which seq a batch that ends at `place` begins."""
+    if place.after is not None and place != known:
+        return place.after
+    return known.seq if known is not None else 0

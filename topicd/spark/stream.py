@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client = self._client()
         until = time.monotonic() + (self._options.idle_wait if self._target is None else 0.0)
         while True:
-            end = self._limited(before, self._reachable(client, before), most)
+            end = offsets.limited(before, self._reachable(client, before), most)
             left = until - time.monotonic()
             if end != before:
                 return offsets.encode(end)
@@ -142,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = ((topic, self._reach(client, topic, before.get(topic), head)) for topic, head in heads.items())
         found = {topic: place for topic, place in reached if place is not None}
         if self._target is not None:
-            found = _at_most(found, self._target)
+            found = offsets.at_most(found, self._target)
         return {**before, **found}
 
     def _reach(self, client: Client, topic: str, known: Place | None, head: Place) -> Place | None:
@@ -172,23 +172,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         loss.report(state.topic, known.seq + 1, floor, "cap or ttl", fail=self._options.fail_on_data_loss)
         return replace(head, after=floor, lost=f"{known.seq + 1}-{floor}")
 
-    def _limited(self, before: Places, reachable: Places, most: int | None) -> Places:
-        """So many records at most, each topic its share of what is left to read."""
-        begins = {topic: _begin(before.get(topic), place) for topic, place in reachable.items()}
-        backlog = {topic: place.seq - begins[topic] for topic, place in reachable.items()}
-        total = sum(backlog.values())
-        if most is None or total <= most:
-            return reachable
-        shares = {topic: most * size // total for topic, size in backlog.items()}
-        spare = most - sum(shares.values())
-        for topic in sorted(backlog, key=lambda name: shares[name] - backlog[name])[:spare]:
-            shares[topic] += 1
-        return {
-            topic: replace(place, seq=begins[topic] + shares[topic]) if shares[topic] else before.get(topic, place)
-            for topic, place in reachable.items()
-            if shares[topic] or topic in before
-        }
-
     def _wait(self, client: Client, before: Places, left: float) -> None:
         """Until there may be something new."""
         if len(before) == 1 and self._options.pattern is None and len(self._options.topics) == 1:
@@ -199,19 +182,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.sleep(min(_POLL_S, left))
         else:
             time.sleep(min(_POLL_S, left))
-
-
-def _begin(known: Place | None, place: Place) -> int:
-    """Behind which seq a batch that ends at `place` begins."""
-    if place.after is not None and place != known:
-        return place.after
-    return known.seq if known is not None else 0
-
-
-def _at_most(places: Places, target: Places) -> Places:
-    """Not beyond the target; without topics that are not in it."""
-    return {
-        topic: replace(place, seq=max(min(place.seq, target[topic].seq), place.after or 0))
-        for topic, place in places.items()
-        if topic in target and target[topic].topic_id == place.topic_id
-    }

@@ -102,3 +102,40 @@ def test_what_lies_between_two_offsets() -> None:
 def test_a_batch_that_ends_before_it_starts_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="topic t: a batch cannot end at 4, before its start 5"):
         list(offsets.ranges({"t": {"id": 1, "seq": 5}}, {"t": {"id": 1, "seq": 4}}))
+
+
+BEFORE = {"idle": Place(1, 10), "long": Place(2, 0), "short": Place(3, 5, after=2, lost="1-2")}
+REACHABLE = {
+    "idle": Place(1, 10),
+    "long": Place(2, 900),
+    "short": Place(3, 105),
+    "new": Place(4, 30, after=20),
+    "anew": Place(5, 40, after=0, lost="8-"),
+}
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 7, 100, 1049, 1050])
+def test_a_limit_is_kept_to_and_shared(most: int) -> None:
+    end = offsets.limited(BEFORE, REACHABLE, most)
+    planned = list(offsets.ranges(offsets.encode(BEFORE), offsets.encode(end)))
+    assert most - len(planned) < sum(map(len, planned)) <= most
+    assert all(r.up_to <= REACHABLE[r.topic].seq for r in planned)
+    assert end["idle"] == BEFORE["idle"]
+    if most >= 4:
+        assert {r.topic for r in planned} == {"long", "short", "new", "anew"}
+
+
+def test_batches_of_a_limit_end_where_everything_is_read() -> None:
+    heads = {"long": Place(1, 900), "short": Place(2, 7)}
+    at, read = {"long": Place(1, 0), "short": Place(2, 0)}, []
+    while (end := offsets.limited(at, heads, 400)) != at:
+        read += offsets.ranges(offsets.encode(at), offsets.encode(end))
+        at = end
+    everything = [(topic, seq) for topic, place in heads.items() for seq in range(1, place.seq + 1)]
+    assert sorted(seqs([tuple(read)])) == everything
+
+
+def test_available_now_goes_no_further_than_its_target() -> None:
+    target = {"long": Place(2, 500), "short": Place(9, 105), "anew": Place(5, 10)}
+    found = offsets.at_most({**REACHABLE, "anew": Place(5, 40, after=20)}, target)
+    assert found == {"long": Place(2, 500), "anew": Place(5, 20, after=20)}
