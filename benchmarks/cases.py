@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.model import MB_S, P50, P99, Case, Figure, Load
+from benchmarks.model import MB_S, P50, P99, Case, Figure
+from topicd.bench.load import Load
 
 K = 1_000
 M = 1_000_000

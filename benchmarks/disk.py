@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.stats import latency
-from benchmarks.work import MIN_SAMPLES, clock_ns
+from topicd.bench.stats import latency
+from topicd.bench.work import MIN_SAMPLES, clock_ns
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -6,26 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from benchmarks.stats import Spread, spread
+from topicd.bench.load import Figures, Load
+from topicd.bench.stats import Spread, spread
 
 OURS = "topicd"
 DISK = "disk"
-
-# Name of a figure to its value in one round: {"p50": 310.0, "p99": 480.0, "rate": 3100.0}.
-Figures = dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How much work one call of a driver does."""
-
-    size: int = 100  # payload bytes of a record
-    durable: bool = False  # acknowledged after fsync
-    seconds: float = 1.0  # a timed driver stops after this
-    records: int = 0  # size of the stored data set, or messages to send
-    batch: int = 1000  # records of one batch or fetch
-    in_flight: int = 64
-    steps: tuple[int, ...] = ()  # subscribers, topics or stored records, one variant each
 
 
 @dataclass(frozen=True, slots=True)

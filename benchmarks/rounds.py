@@ -9,8 +9,9 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from benchmarks.model import Case, Key, Load, Results
+from benchmarks.model import Case, Key, Results
 from benchmarks.peers.base import Driver, Peer
+from topicd.bench.load import Load
 
 LOG_LINES = 20
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.peers.base import Peer
-from benchmarks.work import payloads
+from topicd.bench.work import payloads
 
 APPENDS = 50
 CALLS = "fsync,fdatasync,sync_file_range,msync,syncfs"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.bars import Judgement, Source
 from benchmarks.model import OURS, Case, Key, Results
 from benchmarks.report import Run
-from benchmarks.stats import Spread
+from topicd.bench.stats import Spread
 
 NONE = "-"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Peer
-from benchmarks.stats import throughput
-from benchmarks.work import clock_ns, payloads, timed
+from topicd.bench.load import Figures, Load
+from topicd.bench.stats import throughput
+from topicd.bench.work import check, clock_ns, payloads, timed
 
 MIN_BATCHES = 2
 
@@ -40,8 +40,3 @@ def repeat(send: Callable[[list[bytes]], object], load: Load) -> tuple[int, floa
         now = clock_ns()
         count += 1
     return count * load.batch, (now - start) / 1e9
-
-
-def check(name: str, stored: int, sent: int) -> None:
-    if stored < sent:
-        raise RuntimeError(f"{name} acknowledged {sent} records and holds {stored}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Peer
-from benchmarks.stats import throughput
-from benchmarks.work import clock_ns, touch
+from topicd.bench.load import Figures, Load
+from topicd.bench.stats import throughput
+from topicd.bench.work import clock_ns, touch
 
 
 def scan(peer: Peer, load: Load) -> Figures:

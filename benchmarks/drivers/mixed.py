@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from multiprocessing.connection import Connection
 
-from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Address, Peer
-from benchmarks.procs import READY, Worker
-from benchmarks.stats import latency
-from benchmarks.work import age_ns, clock_ns, payloads, stamped, touch
+from topicd.bench.load import Figures, Load
+from topicd.bench.stats import latency
+from topicd.bench.work import age_ns, clock_ns, payloads, stamped, touch
+from topicd.bench.worker import READY, Worker
 
 BATCH = 10
 END = b"end-of-test-"

@@ -10,12 +10,12 @@ from typing import Any
 
 from nats.js import JetStreamContext, api
 
-from benchmarks.drivers import append, consume, mixed, push, server
-from benchmarks.model import Figures, Load
+from benchmarks.drivers import consume, mixed, push, server
 from benchmarks.peers.base import Driver
 from benchmarks.peers.nats import Nats, append_many, stream_of
-from benchmarks.stats import throughput
-from benchmarks.work import clock_ns, concurrent, payloads, run, timed_async, touch
+from topicd.bench.load import Figures, Load
+from topicd.bench.stats import throughput
+from topicd.bench.work import check, clock_ns, concurrent, payloads, run, timed_async, touch
 
 MIN_BATCHES = 2
 # Half a minute of loading for every million; the rate of reading does not depend on it.
@@ -95,7 +95,7 @@ def batched(peer: Nats, load: Load) -> Figures:
                 now = clock_ns()
                 count += 1
             stored = (await stream.stream_info(stream_of(topic))).state.messages
-            append.check(peer.name, stored, count * load.batch)
+            check(peer.name, stored, count * load.batch)
             return throughput(count * load.batch, (now - start) / 1e9, load.size)
 
         return _with_stream(peer, load.durable, main)

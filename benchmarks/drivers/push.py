@@ -6,11 +6,11 @@ import time
 from functools import partial
 from multiprocessing.connection import Connection
 
-from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Address, Driver, Peer
-from benchmarks.procs import READY, Worker
-from benchmarks.stats import latency
-from benchmarks.work import age_ns, payloads, run, stamped
+from topicd.bench.load import Figures, Load
+from topicd.bench.stats import latency
+from topicd.bench.work import age_ns, payloads, run, stamped
+from topicd.bench.worker import READY, Worker
 
 PACE_S = 0.002
 WARM_UP = 10

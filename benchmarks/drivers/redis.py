@@ -11,12 +11,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.drivers import append, consume, mixed, push, scale, server
-from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Driver, Peer
 from benchmarks.peers.redis import FIELD, START, Redis, RedisAddress, entries_of
-from benchmarks.procs import READY, Worker
-from benchmarks.stats import throughput
-from benchmarks.work import clock_ns, concurrent, payloads, run
+from topicd.bench.load import Figures, Load
+from topicd.bench.stats import throughput
+from topicd.bench.work import check, clock_ns, concurrent, payloads, run
+from topicd.bench.worker import READY, Worker
 
 PROCESSES = 4
 # Ten million records take Redis a minute to load and more than a gigabyte.
@@ -67,7 +67,7 @@ def piped(transaction: bool, peer: Redis, load: Load) -> Figures:
                 pipe.execute()
 
             sent, seconds = append.repeat(send, load)
-            append.check(peer.name, client.xlen(topic), sent)
+            check(peer.name, client.xlen(topic), sent)
     return throughput(sent, seconds, load.size)
 
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Cursor, Driver, Peer, Session
-from benchmarks.work import batches, payloads, timed
+from topicd.bench.load import Figures, Load
+from topicd.bench.work import batches, payloads, timed
 
 FETCH_LIMIT = 100
 SETTLE_S = 1.5

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable
 
 from benchmarks import procs
-from benchmarks.drivers.append import check
-from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Peer
-from benchmarks.work import batches, clock_ns, payloads
+from topicd.bench.load import Figures, Load
+from topicd.bench.work import batches, check, clock_ns, payloads
 
 SETTLE_S = 5.0  # checkpoints are done, and what was needed for a moment is given back
 BATCH = 1000

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.model import Figures, Load
-from benchmarks.stats import throughput
-from benchmarks.work import STAMP, clock_ns, payloads
+from topicd.bench.load import Figures, Load
+from topicd.bench.stats import throughput
+from topicd.bench.work import STAMP, clock_ns, payloads
 
 if TYPE_CHECKING:
     from benchmarks.peers.base import Peer

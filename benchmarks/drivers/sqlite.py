@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from benchmarks.drivers import append, consume, mixed, push, scale
-from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Driver
 from benchmarks.peers.sqlite import Sqlite, SqliteSession
-from benchmarks.work import clock_ns
+from topicd.bench.load import Figures, Load
+from topicd.bench.work import clock_ns
 
 CHUNK = 10_000
 

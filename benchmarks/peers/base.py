@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from benchmarks.model import Figures, Load
-from benchmarks.work import batches, payloads
+from topicd.bench.load import Figures, Load
+from topicd.bench.work import batches, payloads
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from functools import partial
 
 from benchmarks import disk
 from benchmarks.disk import KIB, MIB
-from benchmarks.model import Figures, Load
 from benchmarks.peers.base import Address, Driver, Peer
+from topicd.bench.load import Figures, Load
 
 SMALL = (("append 4 KiB", disk.append, 4 * KIB), ("overwrite 4 KiB", disk.overwrite, 4 * KIB))
 LARGE = (("append 100 KiB", disk.append, 100 * KIB), ("overwrite 100 KiB", disk.overwrite, 100 * KIB))

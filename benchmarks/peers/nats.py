@@ -20,9 +20,9 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext, api
 
 from benchmarks import procs
-from benchmarks.model import Load
 from benchmarks.peers.base import Cursor, Driver, Handler, Peer, Session, until_up
-from benchmarks.work import run
+from topicd.bench.load import Load
+from topicd.bench.work import run
 
 T = TypeVar("T")
 

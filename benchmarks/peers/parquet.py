@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Mapping
 
 from benchmarks.drivers import spark
-from benchmarks.model import Load
 from benchmarks.peers.base import Address, Driver, Peer
+from topicd.bench.load import Load
 
 
 class Parquet(Peer):

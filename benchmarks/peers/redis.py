@@ -15,8 +15,8 @@ import redis
 import redis.asyncio
 
 from benchmarks import procs
-from benchmarks.model import Load
 from benchmarks.peers.base import Cursor, Driver, Handler, Peer, Session, socket_dir, until_up
+from topicd.bench.load import Load
 
 FIELD = b"d"
 START = b"0-0"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.model import Load
 from benchmarks.peers.base import Cursor, Driver, Handler, Peer, Session
+from topicd.bench.load import Load
 
 POLL_S = 0.001
 SCHEMA = "CREATE TABLE IF NOT EXISTS log (seq INTEGER PRIMARY KEY, data BLOB NOT NULL)"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import topicd
 from benchmarks import procs
-from benchmarks.model import Load
 from benchmarks.peers.base import Cursor, Driver, Handler, Peer, Session, socket_dir, until_up
 from topicd.aio import AsyncWatch
 from topicd.aio import connect as connect_async
+from topicd.bench.load import Load
 
 DURABLE = "fsync"
 RELAXED = "disk"

@@ -20,8 +20,8 @@ from typing import Any
 
 import topicd
 from benchmarks.procs import READY, Worker, pss_mib, tree
-from benchmarks.stats import latency
 from tests.support.daemon import Daemon
+from topicd.bench.stats import latency
 
 TOPIC = "slow-consumer"
 # Every payload begins with its number and the moment of its publish call.

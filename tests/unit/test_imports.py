@@ -46,6 +46,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.supervisor": (*IPC, "topicd.shards.storage.fs", "topicd.shards.storage.envelope", *VOCABULARY),
     "topicd.client": ("topicd.ipc.protocol", "topicd.ipc.unixsock", *VOCABULARY),
     "topicd.aio": ("topicd.client", *VOCABULARY),
+    "topicd.bench": ("topicd.client", "topicd.aio", *VOCABULARY),
     "topicd.spark": ("topicd.client", *VOCABULARY),
     # Archives are made durable by the one module that may do that.
     "topicd.spark.pipelines": ("topicd.client", "topicd.spark", "topicd.shards.storage.fs", *VOCABULARY),
@@ -54,6 +55,7 @@ RULES: dict[str, tuple[str, ...]] = {
     # What spark-submit starts is the command line.
     "topicd.spark.pipelines.__main__": ("topicd.cli.main",),
     "topicd.cli": ("topicd.client", "topicd.ipc.protocol", *VOCABULARY),
+    "topicd.cli.bench": ("topicd.bench", "topicd.client", "topicd.cli", *VOCABULARY),
     "topicd.cli.pipeline": ("topicd.cli", "topicd.spark", *VOCABULARY),
     # The file of tokens: written by the command line, read by the daemon.
     "topicd.cli.tokenfile": ("topicd.shards.storage.fs", *VOCABULARY),

@@ -4,10 +4,11 @@ import pytest
 
 from benchmarks.__main__ import arguments
 from benchmarks.cases import TESTS, all_cases, select
-from benchmarks.model import Case, Figure, Load, Results
+from benchmarks.model import Case, Figure, Results
 from benchmarks.peers.base import Peer
 from benchmarks.rounds import run_case
 from benchmarks.synccheck import Span, SyncCheck, parse, waited
+from topicd.bench.load import Load
 
 CASE = Case("X", "X", "a test", (Figure("rate", "/s", True),), Load(), Load())
 

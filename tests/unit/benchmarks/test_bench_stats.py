@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.stats import latency, percentile, spread, throughput
+from topicd.bench.stats import latency, percentile, spread, throughput
 
 
 def test_percentile_is_a_value_that_occurred():

@@ -183,19 +183,27 @@ def test_labels_are_escaped() -> None:
 
 
 def test_bench_measures_and_cleans_up(ctl: Ctl, server: FakeServer) -> None:
-    done = ctl("bench", "--records", "2000", "--singles", "10", "--size", "8", "--batch", "500", "--json")
-    found = {result["name"]: result for result in json.loads(done.stdout)["results"]}
-    assert {name: result["records"] for name, result in found.items()} == {
-        "single appends": 10,
-        "batches of 500": 2000,
-        "reading": 2010,
-    }
-    assert found["reading"]["bytes"] == 2010 * 8
+    done = ctl("bench", "--only", "a,C,D", "--seconds", "0.02", "--size", "8", "--batch", "50", "--json")
+    found = json.loads(done.stdout)["results"]
+    assert [(result["test"], result["name"]) for result in found] == [
+        ("A", "single appends"),
+        ("C", "batches of 50"),
+        ("D", "reading"),
+        ("D", "history"),
+    ]
+    assert all(result["records_per_s"] > 0 for result in found)
+    assert found[0]["p99_us"] >= found[0]["p50_us"] > 0
     assert server.topics == {}
 
 
 def test_bench_keeps_a_topic_that_was_named(ctl: Ctl, server: FakeServer) -> None:
-    args = ("--records", "10", "--singles", "0", "--topic", "mine", "--durability", "memory")
+    args = ("--only", "C", "--seconds", "0.02", "--topic", "mine", "--durability", "memory")
     assert ctl("bench", *args).exit_code == 0
-    assert "batches of 1000" in ctl("bench", *args).stdout
-    assert server.topics["mine"].head == 20
+    assert "batches of 1,000" in ctl("bench", *args).stdout
+    assert server.topics["mine"].head >= 2000
+
+
+def test_bench_says_which_tests_there_are(ctl: Ctl, server: FakeServer) -> None:
+    done = ctl("bench", "--only", "A,X")
+    assert done.exit_code == 2
+    assert "tests are A, B, C, D, E, not X" in done.stderr

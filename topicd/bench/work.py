@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from benchmarks.stats import latency
+from topicd.bench.stats import latency
+from topicd.errors import Internal
 
 T = TypeVar("T")
 
@@ -34,6 +35,12 @@ def stamped(rest: bytes) -> bytes:
 
 def age_ns(payload: bytes) -> int:
     return clock_ns() - int(STAMP.unpack_from(payload)[0])
+
+
+def check(name: str, stored: int, sent: int) -> None:
+    """A figure counts only if nothing of it is missing."""
+    if stored < sent:
+        raise Internal(f"{name} acknowledged {sent} records and holds {stored}")
 
 
 def touch(records: Iterable[bytes]) -> int:
