@@ -53,7 +53,8 @@ docs: setup
 	$(BIN)/python -m docs.generate
 
 bench: setup
-	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PEERS),--peers $(PEERS))
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PEERS),--peers $(PEERS)) \
+		--json var/bench/results.json --charts var/bench/charts
 
 bench-deps:
 	apt-get install -y redis-server nats-server strace

@@ -63,6 +63,9 @@ def _run(options: argparse.Namespace, work_dir: Path) -> int:
     facts = machine.facts(work_dir)
     wanted = [DISK, *([] if options.no_ours else [OURS]), *(n for n in FOREIGN if n in options.peers)]
     chosen = cases.select(options.only, options.quick)
+    if machine.is_virtual() and not options.quick:
+        say("touching memory: a virtual machine gets its pages at the first touch")
+        facts["memory"] += f", {machine.touch_memory():.1f} GiB of it touched before the first round"
     with contextlib.ExitStack() as stack:
         found, skipped = _open(wanted, work_dir, stack)
         described, syncs = _describe(found, work_dir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import re
@@ -13,6 +14,8 @@ import psutil
 
 PACKAGES = ("topicd", "uvloop", "redis", "hiredis", "nats-py")
 BUSY = 0.3  # load for each core beyond which figures are not to be trusted
+TOUCH_PIECE = 256 * 2**20
+TOUCH_AT_MOST = 10 * 2**30
 VOLATILE = {"tmpfs", "ramfs", "devtmpfs"}
 
 
@@ -51,6 +54,25 @@ def check_disk(path: Path) -> None:
         raise SystemExit(f"{path} is on {kind}, where a sync costs nothing; give --dir on a real disk")
 
 
+def touch_memory() -> float:
+    """Touch free memory once; the GiB touched. A virtual machine gets each page from its host at the first touch, which
+    costs many times the copy into it: whoever happens to write to untouched pages would pay for all."""
+    pieces: list[mmap.mmap] = []
+    wanted = min(TOUCH_AT_MOST, psutil.virtual_memory().free * 6 // 10) // TOUCH_PIECE
+    for _ in range(wanted):
+        piece = mmap.mmap(-1, TOUCH_PIECE)
+        pieces.append(piece)
+        for at in range(0, TOUCH_PIECE, mmap.PAGESIZE):
+            piece[at] = 1
+    for piece in pieces:
+        piece.close()
+    return len(pieces) * TOUCH_PIECE / 2**30
+
+
+def is_virtual() -> bool:
+    return " hypervisor " in f" {Path('/proc/cpuinfo').read_text()} ".replace("\n", " ")
+
+
 def _load() -> str:
     load = os.getloadavg()
     shown = " ".join(f"{x:.2f}" for x in load) + " (1, 5, 15 minutes, at the start)"
@@ -64,8 +86,7 @@ def _cpu_model() -> str:
 
 
 def _hypervisor() -> str:
-    virtual = " hypervisor " in f" {Path('/proc/cpuinfo').read_text()} ".replace("\n", " ")
-    return "virtual machine" if virtual else "bare metal"
+    return "virtual machine" if is_virtual() else "bare metal"
 
 
 def _governor() -> str:
