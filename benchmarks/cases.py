@@ -180,6 +180,5 @@ def _spark() -> Iterator[Case]:
         (Figure("rate", "rows/s", True), MB_S),
         Load(records=5 * M),
         Load(records=M),
-        rounds=3,
         quick_rounds=2,
     )
