@@ -16,7 +16,8 @@ from tests.support.daemon import wait_until
 from topicd.client.client import Client
 from topicd.spark.loss import RecordsLost
 from topicd.spark.options import ReadOptions
-from topicd.spark.reader import BatchReader
+from topicd.spark.plan import Range
+from topicd.spark.reader import BatchReader, Task
 
 SCHEMA = StructType().add("seq", LongType()).add("data", BinaryType())
 STORED = 2_000
@@ -96,6 +97,15 @@ def test_another_topic_of_the_same_name_is_not_read(
         seqs(strict, tasks)
     assert seqs(lenient, tasks) == []
     assert f"records 1501 to 2000 are gone ({why})" in caplog.text
+
+
+def test_a_topic_that_ends_before_the_plan_does_is_told(
+    reader: Callable[..., BatchReader], client: Client, topic: str
+) -> None:
+    """As after a restore of older files: the checkpoint of a query knows more than the daemon."""
+    beyond = Task((Range(topic, client.state(topic).topic_id, 1_990, 2_100),))
+    with pytest.raises(RecordsLost, match=rf"topic {topic}: records 2001 to 2100 are gone \(the topic ends before"):
+        seqs(reader(), [beyond])
 
 
 def trim(client: Client, topic: str, floor: int) -> None:

@@ -135,6 +135,18 @@ def test_what_cap_took_fails_the_query_or_is_passed_over(read: Reading, client: 
     assert seqs(read(topic=topic)) == list(range(floor, 2_501))  # earliest: nothing is missing
 
 
+def test_what_cap_takes_from_a_running_query_fails_it_or_is_passed_over(
+    read: Reading, client: Client, topic: str
+) -> None:
+    client.publish_many(topic, [b"x"] * 2_000)
+    strict, lenient = (read(topic=topic, failOnDataLoss=fail).select("seq").rdd for fail in ("true", "false"))
+    assert (strict.getNumPartitions(), lenient.getNumPartitions()) == (1, 1)  # they are planned
+    client.configure(topic, cap_records=700)
+    with pytest.raises(Exception, match=rf"topic {topic}: records 1 to 1300 are gone \(cap\)"):
+        strict.collect()
+    assert [row.seq for row in lenient.collect()] == list(range(1_301, 2_001))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
