@@ -17,8 +17,8 @@ from tests.support.daemon import Daemon
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 TIMEOUT_S = 60
-# The client's page is one long session; tests/unit/client/test_client_docs.py runs it as such.
-ELSEWHERE = {"client.md"}
+# Each is one long session; tests/unit/client/test_client_docs.py and tests/spark/test_spark_docs.py run them as such.
+ELSEWHERE = {"client.md", "spark.md"}
 PAGES = [
     page
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
