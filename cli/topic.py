@@ -34,11 +34,12 @@ CONFIG_HELP = "FIELD=VALUE pairs: " + ", ".join(f.name for f in fields(TopicConf
 )
 @click.argument("prefix", default="")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N topics.")
+@click.option("--all", "internal", is_flag=True, help="Topicd's own, too.")
 @pass_app
-def list_topics(app: App, prefix: str, limit: int | None) -> None:
+def list_topics(app: App, prefix: str, limit: int | None, internal: bool) -> None:
     """List topics, those that begin with PREFIX if given, sorted by name."""
     with app.connect() as client:
-        found = list(islice(client.topics(prefix), limit))
+        found = list(islice(client.topics(prefix, internal=internal), limit))
     if app.json:
         app.out.document([asdict(info) for info in found])
     elif not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.process.cli_kit import run_ctl
 from tests.process.conftest import Served
 from tests.process.wire import batch as frames_of
 from tests.support.daemon import Daemon, drain_topic
@@ -354,3 +356,43 @@ def test_chunks_keep_the_limits_and_the_order() -> None:
     ]
     assert Chunk(records=1, bytes=MAX_BATCH_BYTES).takes(Run("t", 1, 1)) is False
     assert Staged.from_wire(staged.to_wire()) == staged
+
+
+# ---- topicctl ----
+
+
+def test_topicctl_lists_finishes_and_drops(
+    client: Client, module_daemon: Daemon, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep.drop(client, sweep.list_stages(client, 0))  # of other tests
+    for log in sweep.commit_logs(client):
+        log.remove()
+    job = client.stages(topic, ends=True)
+    part = job.write_records(0, 0, topic, [b"a", b"b"])
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, copying.Copier, "copy")
+        job.commit(0, [part])
+    other = client.stages(f"{topic}.other").write_records(4, 2, topic, [b"never"])
+    shown = json.loads(run_ctl(module_daemon, "stages", "list", "--json").stdout)
+    assert {one["stage"]: one["decided"] for one in shown["stages"]} == {part.topic: True, other.topic: False}
+    [left] = shown["unfinished"]
+    assert (left["query"], left["records"]) == (topic, 2)
+    assert "unfinished commits" in run_ctl(module_daemon, "stages", "list").stdout
+
+    finished = json.loads(run_ctl(module_daemon, "stages", "finish", left["key"], "--json").stdout)
+    assert finished == [left] and payloads(client, topic) == [b"a", b"b"]
+    assert run_ctl(module_daemon, "stages", "finish").stdout == "nothing is unfinished\n"
+
+    assert run_ctl(module_daemon, "stages", "drop", "--expired").stdout == "dropped 0 stages\n"
+    run_ctl(module_daemon, "stages", "drop", code=2)
+    run_ctl(module_daemon, "stages", "drop", "nobody", code=4)
+    assert other.topic in run_ctl(module_daemon, "topic", "list", "--all", "--json").stdout
+    assert other.topic not in run_ctl(module_daemon, "topic", "list", "--json").stdout
+    assert run_ctl(module_daemon, "stages", "drop", _key(other), "--yes").stdout == "dropped 1 stages\n"
+    assert run_ctl(module_daemon, "stages", "list").stdout == "no stages\n"
+
+
+def _key(staged: Staged) -> str:
+    name = stages.names.parse_stage(staged.topic)
+    assert name is not None
+    return name.key

@@ -185,6 +185,11 @@ class Session(asyncio.Protocol):
         body = unpack_map(request.body)
         return self._topic(body).delete(body.get("before_seq"), body.get("match"))
 
+    def producer(self, request: Request, flags: int) -> dict[str, Any]:
+        body = unpack_map(request.body)
+        topic = self._topic(body)
+        return {"topic_id": topic.id, "expected": topic.producers.get(body["producer_id"], (0, {}))[0] + 1}
+
     def append(self, request: Request, flags: int) -> bytes:
         topic_id, producer, number, count = APPEND.unpack_from(request.body)
         at, key = APPEND.size, b""
@@ -351,6 +356,7 @@ HANDLERS: dict[Op, Callable[[Session, Request, int], Any]] = {
     Op.LIST: Session.list,
     Op.DELETE_TOPIC: Session.delete_topic,
     Op.DELETE_RECORDS: Session.delete_records,
+    Op.PRODUCER: Session.producer,
     Op.APPEND: Session.append,
     Op.FETCH: Session.fetch,
     Op.SUBSCRIBE: Session.subscribe,

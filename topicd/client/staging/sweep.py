@@ -99,5 +99,9 @@ def drop_expired(client: Client, now_ms: int, older_than_ms: int) -> list[StageI
     if not any(now_ms - made_ms > older_than_ms for made_ms in made):
         return []  # the usual case, without a look at each
     old = [one for one in list_stages(client, now_ms) if not one.decided and one.idle_ms > older_than_ms]
-    drop_topics(client, [one.stage for one in old])
+    drop(client, old)
     return old
+
+
+def drop(client: Client, chosen: list[StageInfo]) -> None:
+    drop_topics(client, [one.stage for one in chosen])
