@@ -156,6 +156,7 @@ FUTURES = "asyncio, futures"
 PRODUCER = "producer"
 PIPELINE = "pipeline"
 READ = "read"
+WRITE = "write"
 DESCRIPTORS = "descriptors"
 REWRITTEN = "after rewrite"
 # Ours where every record is an append of its own, not part of a batch.
@@ -229,6 +230,7 @@ BARS: tuple[Bar, ...] = (
         at_least=False,
     ),
     _rate("spark", "Spark reads rows, against spark.read.parquet", "parquet", 0.6, ours=(READ,), theirs=(READ,)),
+    _rate("spark", "Spark writes rows, against df.write.parquet", "parquet", 0.5, ours=(WRITE,), theirs=(WRITE,)),
     *(
         _steady(case, f"{case}: {what}", figure, at_least=at_least)
         for case in ("growth", "topics")

@@ -176,7 +176,7 @@ def _spark() -> Iterator[Case]:
     yield Case(
         "spark",
         "spark",
-        "Spark, local[2]: rows of 100 B, every payload touched",
+        "Spark, local[2]: rows of 100 B, read with every payload touched, and written",
         (Figure("rate", "rows/s", True), MB_S),
         Load(records=5 * M),
         Load(records=M),

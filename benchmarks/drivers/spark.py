@@ -1,13 +1,15 @@
 """Spark on topics and on Parquet files, the same rows, in one session of local[2].
 
-A row is a seq and a payload; reading hashes every byte of both. Payloads are all different, for of a few Parquet would
-store each only once.
+A row is a seq and a payload; reading hashes every byte of both, writing takes payloads from files. Payloads are all
+different, for of a few Parquet would store each only once.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.peers.parquet import Parquet
     from benchmarks.peers.topicd import Topicd
 
-READ = "read"
+READ, WRITE = "read", "write"
 CHUNK = 10_000
 FILE_ROWS = 1_250_000
 WARM_UP = 2
@@ -35,6 +37,7 @@ CONF = {
 }
 
 _session: Any = None
+_source: tempfile.TemporaryDirectory[str] | None = None
 _pools: dict[int, list[bytes]] = {}
 _hashes: dict[Load, int] = {}
 
@@ -55,10 +58,13 @@ def session() -> Any:
 
 
 def stop() -> None:
-    global _session
+    global _session, _source
     if _session is not None:
         _session.stop()
         _session = None
+    if _source is not None:
+        _source.cleanup()
+        _source = None
 
 
 def chunks(load: Load) -> Iterator[list[bytes]]:
@@ -84,6 +90,51 @@ def _measured(peer: Peer, frame: Callable[[], Any], load: Load) -> Figures:
     # Before the first round: workers are started and the JVM has compiled what it is going to.
     peer.kept("spark-warm", lambda: [_touched(frame(), load) for _ in range(WARM_UP)])
     return _touched(frame(), load)
+
+
+def write_topic(peer: Topicd, load: Load) -> Figures:
+    """From rows in files to rows in a topic that everybody sees; the topic goes, the files stay."""
+    rows, topic = _rows(peer, load), f"spark-written-{load.size}"
+    writer = rows.write.format("topicd").option("socket", peer.address(False).socket).option("topic", topic)
+    with peer.client() as client:
+        try:
+            return _written(lambda: writer.mode("append").save(), load, lambda: client.state(topic).count)
+        finally:
+            client.delete_topic(topic)
+
+
+def write_parquet(peer: Parquet, load: Load) -> Figures:
+    rows, folder = _rows(peer, load), peer.root / "written"
+    try:
+        return _written(lambda: rows.write.parquet(str(folder)), load, lambda: _count(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rows(peer: Topicd | Parquet, load: Load) -> Any:
+    """What is written, the same files for everybody, until the case is over."""
+    global _source
+    if _source is None:
+        _source = tempfile.TemporaryDirectory(prefix="spark-rows-", dir=peer.root.parent)
+    folder = Path(_source.name) / f"{load.size}-{load.records}"
+    if not folder.exists():
+        _fill_folder(folder, load)
+    return session().read.parquet(str(folder)).select("data")
+
+
+def _written(write: Callable[[], None], load: Load, count: Callable[[], int]) -> Figures:
+    start = clock_ns()
+    write()
+    seconds = (clock_ns() - start) / 1e9
+    if count() != load.records:
+        raise RuntimeError(f"{count()} rows are there, {load.records} were written")
+    return throughput(load.records, seconds, load.size)
+
+
+def _count(folder: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.ParquetFile(path).metadata.num_rows for path in folder.glob("*.parquet"))
 
 
 def _touched(frame: Any, load: Load) -> Figures:

@@ -41,7 +41,7 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     elif test == "mixed":
         found = {"": mixed.mixed}
     elif test == "spark":
-        found = {spark.READ: spark.read_topic}
+        found = {spark.READ: spark.read_topic, spark.WRITE: spark.write_topic}
     return found
 
 

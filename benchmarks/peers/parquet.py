@@ -23,7 +23,7 @@ class Parquet(Peer):
         return None if shutil.which("java") else "there is no java on the path"
 
     def drivers(self, test: str, load: Load) -> Mapping[str, Driver]:
-        return {spark.READ: spark.read_parquet} if test == "spark" else {}
+        return {spark.READ: spark.read_parquet, spark.WRITE: spark.write_parquet} if test == "spark" else {}
 
     def facts(self) -> dict[str, str]:
         from importlib.metadata import version
