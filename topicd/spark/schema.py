@@ -5,7 +5,7 @@ another type where there is one) or refused with what is possible.
 |---|---|---|
 | topic | string | |
 | seq | bigint | |
-| ts | timestamp | when the daemon stored it |
+| ts | timestamp | when the daemon stored it; also timestamp_ntz, in UTC |
 | node | string | null: none was given |
 | tag | string | null: none was given |
 | meta | map<string,string> | with includeMeta; also string (JSON) and binary (msgpack as stored: nothing is lost) |
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 _TYPES: dict[str, tuple[str, ...]] = {
     "topic": ("string",),
     "seq": ("bigint",),
-    "ts": ("timestamp",),
+    "ts": ("timestamp", "timestamp_ntz"),
     "node": ("string",),
     "tag": ("string",),
     "meta": ("map<string,string>", "string", "binary"),
     "data": ("binary", "string"),
 }
+_DDL = {"timestamp": "timestamp_ltz"}  # a bare timestamp is what the session's settings say
 _ALWAYS = ("topic", "seq", "ts", "data")  # never null
 _WHOLE_TYPE = re.compile(r"\s*(struct|array|map)\s*<", re.IGNORECASE)
 
@@ -44,7 +45,7 @@ def default_schema(options: ReadOptions) -> str:
     for name, kinds in _TYPES.items():
         if name == "meta" and not options.include_meta:
             continue
-        kind = _data_type(options) if name == "data" else kinds[0]
+        kind = _data_type(options) if name == "data" else _DDL.get(kinds[0], kinds[0])
         always = name in _ALWAYS and not (name == "data" and options.value_format == "json")
         columns.append(f"{name} {kind}{' NOT NULL' if always else ''}")
     return ", ".join(columns)

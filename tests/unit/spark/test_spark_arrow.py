@@ -70,6 +70,11 @@ def test_columns_come_as_chosen_and_in_the_order_wanted() -> None:
     assert made.column("seq").to_pylist() == [1, 2, 3, 4]
 
 
+def test_times_without_a_zone_are_utc() -> None:
+    (found, *_) = shaped(RECORDS, ("ts", types.TimestampNTZType())).column("ts").to_pylist()
+    assert found == batch(RECORDS).records[0].time.replace(tzinfo=None)
+
+
 def test_meta_as_stored_loses_nothing_and_as_json_is_text() -> None:
     packed = shaped(RECORDS, ("meta", types.BinaryType())).column("meta").to_pylist()
     assert packed == [record.raw[3] for record in batch(RECORDS).records]
@@ -126,6 +131,7 @@ BROKEN = [
     b'"',
     b"\xff",
     b'{"id":1}}',
+    b'{}}\n{"v":{}',
 ]
 
 
