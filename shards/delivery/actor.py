@@ -22,7 +22,7 @@ from topicd.shards.delivery.checkpoint import Checkpointer
 from topicd.shards.delivery.cursors import Cursors
 from topicd.shards.delivery.deletion import Deletion, note_tags
 from topicd.shards.delivery.keys import KeyWindow
-from topicd.shards.delivery.outlet import ControlEntry, Need, Outlet
+from topicd.shards.delivery.outlet import ControlEntry, Need, Outlet, all_synced
 from topicd.shards.delivery.patterns import note_new_topic
 from topicd.shards.delivery.priority import effective_priority
 from topicd.shards.delivery.reading import Reader
@@ -70,6 +70,7 @@ class Actor:
         self.tokens: TokenFile | None = None
         self.tcp_ports: list[int] = []
         self.draining = False
+        self.wal_is_away = False  # as far as draining found out
         self.total_bytes_share = self.share_of(self.settings.max_total_bytes)
         # parts
         self.topics = Topics(self)
@@ -120,6 +121,11 @@ class Actor:
         if told or self.to_flush or self._moved:
             self.end_turn()
         return told
+
+    async def wait_synced(self) -> None:
+        """Until everything placed so far is durable. On the way out, a WAL shard that has left is waited for once."""
+        if not self.wal_is_away:
+            self.wal_is_away = not await all_synced(self.outlets) and self.draining
 
     def flush_sessions(self) -> None:
         for session in self.to_flush:

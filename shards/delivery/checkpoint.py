@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from topicd.shards.delivery import segmenting
 from topicd.shards.delivery.deletion import forget_tags
-from topicd.shards.delivery.outlet import all_synced
 from topicd.shards.delivery.reclaim import Reclaimer
 from topicd.shards.delivery.segmenting import Draft
 from topicd.shards.delivery.snapshots import Snapshots
@@ -175,7 +174,8 @@ class Checkpointer:
             self._apply(work, run_checkpoint(self._actor.fs, work.jobs), run_marks(self._actor.fs, work.mark_jobs))
 
     async def close(self) -> None:
-        """Everything to segments, then the snapshot that says so."""
+        """Everything to segments, then the snapshot that says so. Not if there is no WAL shard left that could go
+        ahead: rings and log hold everything, and the next start waits for us to leave."""
         self._opened = False  # records that still become visible start no round beside these
         if self._timer is not None:
             self._timer.cancel()
@@ -183,12 +183,13 @@ class Checkpointer:
             if under_way is not None:
                 await under_way
         for _ in range(3):
-            if self._dirty or self._unmarked:
+            if (self._dirty or self._unmarked) and not self._actor.wal_is_away:
                 self._round = asyncio.ensure_future(self._run_round(), loop=self._actor.loop)
                 await self._round
         if self.snapshots.round is not None:
             await self.snapshots.round
-        await self.snapshots.take()
+        if not self._actor.wal_is_away:
+            await self.snapshots.take()
         self._pool.shutdown(wait=True)
 
     def counters(self) -> dict[str, Any]:
@@ -224,7 +225,7 @@ class Checkpointer:
         ok, self._errno = True, errno.EIO
         try:
             loop = self._actor.loop
-            await all_synced(self._actor.outlets)
+            await self._actor.wait_synced()
             results = await loop.run_in_executor(self._pool, run_checkpoint, self._actor.fs, work.jobs)
             marked = await loop.run_in_executor(self._pool, run_marks, self._actor.fs, work.mark_jobs)
             ok = self._apply(work, results, marked)

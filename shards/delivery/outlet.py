@@ -329,17 +329,20 @@ class Outlet:
         self.flush()
 
 
-async def all_synced(outlets: Sequence[Outlet]) -> None:
-    """Until everything placed so far is durable. Segments and snapshots never run ahead of the WAL: a loss of power
-    would leave half a batch in the one, and in the other a producer's batch whose records are nowhere."""
+async def all_synced(outlets: Sequence[Outlet]) -> bool:
+    """Until everything placed so far is durable; False: it took too long. Segments and snapshots never run ahead of the
+    WAL: a loss of power would leave half a batch in the one, and in the other a producer's batch whose records are
+    nowhere."""
     waiting: list[asyncio.Future[None]] = []
     for outlet in outlets:
         future = asyncio.get_running_loop().create_future()
         if outlet.when_synced(partial(_resolve, future)):
             waiting.append(future)
-    if waiting:
-        # Not for ever: at a stop the WAL shard may be away and not come back.
-        await asyncio.wait(waiting, timeout=_SYNC_PATIENCE_S)
+    if not waiting:
+        return True
+    # Not for ever: at a stop the WAL shard may be away and not come back.
+    _, late = await asyncio.wait(waiting, timeout=_SYNC_PATIENCE_S)
+    return not late
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -239,6 +239,7 @@ class DeliveryShard:
         deadline = actor.loop.time() + _DRAIN_S
         while not all(outlet.idle for outlet in actor.outlets) and actor.loop.time() < deadline:
             await asyncio.sleep(0.005)
+        actor.wal_is_away = not all(outlet.idle for outlet in actor.outlets)
         for topic in actor.topics.by_name.values():
             if topic.ephemeral:
                 topic.reserved = topic.visible  # nothing more is given out, and the last snapshot says so

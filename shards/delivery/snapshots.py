@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from topicd.errors import TopicdError
-from topicd.shards.delivery.outlet import all_synced
 from topicd.shards.delivery.reclaim import Reclaimer
 from topicd.shards.storage.snapshot import SnapshotStore
 
@@ -78,7 +77,7 @@ class Snapshots:
             if not self.saved:
                 # What recovery found may be in the page cache only; the WAL still has it until it is forgotten.
                 await actor.loop.run_in_executor(self._pool, actor.fs.sync_filesystem, actor.data.topics)
-            await all_synced(actor.outlets)
+            await actor.wait_synced()
             await actor.loop.run_in_executor(self._pool, self._store.save, body, siblings)
             self.saved += 1
             self._told = ""

@@ -113,6 +113,26 @@ def test_killed_supervisor_takes_its_children_along_and_a_start_goes_on(daemon: 
     load.finish()
 
 
+@pytest.mark.fault("PROC-04")
+def test_children_leave_in_time_though_nobody_takes_what_they_wait_for(tmp_path: Path) -> None:
+    """The supervisor is dead and so are the WAL shards: a delivery shard with records on their way waits for them
+    once, not before every file it writes, or the next start would find the directory in use."""
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1, **LIVELY, heartbeat_timeout_s=600) as daemon:
+        client, oracle = daemon.client(), Oracle()
+        client.configure("m", durability="memory")
+        client.configure("f", durability="fsync")
+        stopped = daemon.kill("wal-00", signal.SIGSTOP)
+        for n in range(20):
+            oracle.acked(oracle.submit("m", "p", [b"%d" % n]), client.publish("m", b"%d" % n))
+        with pytest.raises(ConnectionLost):
+            daemon.client(timeout=0.5).publish("f", b"on its way")
+        daemon.kill(SUPERVISOR)
+        os.kill(stopped, signal.SIGKILL)
+        daemon.settings |= {"stop_timeout_s": 6.5}  # so long the start waits: a drain, and not a second one
+        daemon.start().wait_ready()
+        assert oracle.check("m", seen(drain_topic(client, "m"))) == []
+
+
 @pytest.mark.fault("PROC-03")
 def test_rings_of_a_killed_run_are_drained_by_the_next_start(daemon: Daemon) -> None:
     """The WAL shards are stopped, so what is acknowledged as `memory` lies in the rings and nowhere else."""
