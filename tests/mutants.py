@@ -129,7 +129,7 @@ MUTANTS = [
         "shards/wal/log.py",
         "        file.sync_data()\n        size = file.size()\n",
         "        size = file.size()\n",
-        sweep("append", "kill"),
+        pytest("tests/faults/test_recovery.py"),
     ),
     Mutant(
         "start: rings of the killed run not drained",
@@ -146,13 +146,6 @@ MUTANTS = [
         "",
         sweep("append", "step"),
     ),
-    Mutant(
-        "start: torn tail not cut",
-        "shards/wal/adopt.py",
-        "        removed = walfile.cut(fs, directory, end)\n",
-        "        removed = 0\n",
-        sweep("slow delivery", "crash,restart"),
-    ),
     # ---- checkpoint, seal, snapshot ----
     Mutant(
         "checkpoint: data not synced",
@@ -164,7 +157,7 @@ MUTANTS = [
     Mutant(
         "checkpoint: runs ahead of the WAL",
         "shards/delivery/checkpoint.py",
-        "            await all_synced(self._actor.outlets)\n",
+        "            await self._actor.wait_synced()\n",
         "",
         sweep("checkpoint and seal", "crash"),
     ),
@@ -214,8 +207,10 @@ MUTANTS = [
     Mutant(
         "floors: not in the snapshot",
         "shards/delivery/snapshots.py",
-        '        "delete_below": topic.delete_below,\n',
-        '        "delete_below": 0,\n',
+        '        "earliest": topic.earliest,\n        "evict_floor": topic.evict_floor,\n'
+        '        "losses": [list(loss) for loss in topic.losses],\n        "delete_below": topic.delete_below,\n',
+        '        "earliest": 1,\n        "evict_floor": topic.evict_floor,\n'
+        '        "losses": [list(loss) for loss in topic.losses],\n        "delete_below": 0,\n',
         pytest("tests/faults/test_recovery.py"),
     ),
     # ---- producers ----

@@ -415,6 +415,13 @@ def _recycle(story: Story) -> None:
         story.checkpoint()
         story.snapshot()
         story.tick()
+    for _ in range(12):
+        story.append_together([("f", 1, 5 * KIB), ("d", 1, 5 * KIB)], producer=7)
+    story.tick()  # nothing of this may go yet
+    story.checkpoint()
+    story.snapshot()
+    story.snapshot()
+    story.tick()  # two files and more go together
 
 
 SCENES = [

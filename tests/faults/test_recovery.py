@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.machine import Machine
+from tests.faults.machine import KIB, Machine
 from tests.faults.story import SCENES, Scene, Story
 from tests.faults.sweep import Stage, unlike
 from tests.support.fakedisk import FakeDisk
@@ -109,6 +109,28 @@ def test_corrupt_newest_snapshot_costs_nothing(scene: Scene, staged: list[Stage]
         assert unlike(expected, machine.picture()) == ""
 
 
+@pytest.mark.fault("SNP-03")
+def test_wal_keeps_what_the_snapshot_before_the_newest_does_not_know(disk: FakeDisk) -> None:
+    with Machine(disk) as machine:
+        story = Story(machine.open())
+        story.topic("f", "fsync")
+        machine.forget_wal()  # two snapshots know the topic
+        snapshots = machine.actors[0].checkpointer.snapshots
+        saved = snapshots.saved
+        story.configure("f", priority=7)
+        for _ in range(10):
+            story.append("f", 1, 8 * KIB)
+        machine.checkpoint()  # the WAL is long: a snapshot follows
+        assert snapshots.saved == saved + 1
+        machine.tick_wals()
+        machine.abandon()
+        directory = machine.data.snapshots(0)
+        newest = max(disk.listdir(directory), key=lambda name: paths.parse_snapshot(name) or 0)
+        disk.damage(directory / newest, 0, b"XXXX")
+        with Machine(disk, previous=machine, power_lost=True) as successor:
+            assert story.on(successor.open()).machine.state("f")["config"]["priority"] == 7
+
+
 @pytest.mark.fault("REC-01")
 def test_first_records_of_a_new_directory_survive_at_once(disk: FakeDisk) -> None:
     """No checkpoint, no snapshot has been taken yet: all there is is the first WAL file and its name."""
@@ -125,6 +147,26 @@ def test_first_records_of_a_new_directory_survive_at_once(disk: FakeDisk) -> Non
                 assert story.on(successor.open()).problems(power_lost=True) == []
 
 
+@pytest.mark.fault("PROC-10")
+def test_successor_of_a_wal_shard_syncs_what_was_only_written(disk: FakeDisk) -> None:
+    """Its predecessor died between the write and the sync; the batch is acknowledged, and then the power goes."""
+    with Machine(disk) as machine:
+        story = Story(machine.open())
+        story.topic("f", "fsync")
+        payloads = [b"written, not synced"]
+        batch = story.oracle.submit("f", "p0", payloads)
+        ticket = machine.begin_append("f", payloads)
+        machine.turn_delivery_only()
+        committer = machine.wals[0]._committer
+        assert committer._write(committer._gather())
+        machine.replace_wal(0)
+        story.oracle.acked(batch, machine.finish_append("f", ticket).first_seq)
+        machine.abandon()
+        for seed in range(7):
+            with Machine(disk.image(seed), previous=machine, power_lost=True) as successor:
+                assert story.on(successor.open()).problems(power_lost=True) == []
+
+
 @pytest.mark.fault("DEL-03")
 def test_deletes_outlive_the_wal_that_held_them(disk: FakeDisk) -> None:
     with Machine(disk) as machine:
@@ -135,6 +177,9 @@ def test_deletes_outlive_the_wal_that_held_them(disk: FakeDisk) -> None:
         story.checkpoint()
         story.delete("f", tag="red")
         story.delete("f", before_seq=8)
+        story.checkpoint()
+        marks = [path for path in disk.files() if path.suffix == ".del"]
+        assert marks and not set(marks) & set(disk.unsynced())
         machine.forget_wal()
         assert story.problems(power_lost=False) == []
         machine.abandon()

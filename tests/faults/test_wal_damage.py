@@ -13,6 +13,7 @@ import pytest
 from tests.faults.machine import KIB, ROOT, SEED, Machine
 from tests.faults.story import Story, all_classes
 from tests.support.fakedisk import FakeDisk
+from topicd.limits import FRAME_OVERHEAD
 from topicd.shards.storage import walfile
 from topicd.shards.storage.walfile import GROUP, Group, LogReader
 
@@ -114,6 +115,27 @@ def test_torn_tail_is_cut_for_good(story: Story, disk: FakeDisk) -> None:
     again = walfile.find_end(torn, WAL_DIR, SEED)
     assert (again.lsn, again.torn, again.damage) == (end.lsn, False, [])
     assert walfile.find_end(torn.image(0), WAL_DIR, SEED).lsn == end.lsn
+
+
+@pytest.mark.fault("WAL-06")
+def test_group_behind_a_torn_tail_does_not_join_the_new_log(story: Story, disk: FakeDisk) -> None:
+    """What is written after the start ends exactly where the old group begins."""
+    for _ in range(3):
+        story.append("m", 1, 900)
+        story.machine.settle()
+    torn, old = groups(disk)[-2:]
+    story.machine.abandon()
+    flip(disk, FIRST, torn.start - GROUP.size + 9)
+    with Machine(disk, previous=story.machine, power_lost=True) as machine:
+        machine.open()
+        log = machine.wals[0]._committer._log
+        machine.append("m", [bytes(old.lsn - log.lsn - GROUP.size - FRAME_OVERHEAD)])
+        machine.settle()
+        assert log.lsn == old.lsn
+        seen = machine.read("m")
+        machine.abandon()
+        with Machine(disk, previous=machine, power_lost=True) as successor:
+            assert successor.open().read("m") == seen
 
 
 @pytest.mark.fault("REC-07")
