@@ -1,8 +1,8 @@
 """Which bytes of a topic's tail go to which segment. Pure planning: no disk, no change of state.
 
 A segment is sealed at segment_max_records, segment_max_bytes or segment_max_age_ms; a hole in the seqs begins a new
-one too, for a segment is contiguous. Topicd's own topics are written and read once, whole, and deleted: a seal, which
-is six syncs, is worth nothing there, and only their size seals them.
+one too, for a segment is contiguous. Topicd's own topics are written and read once, whole, and deleted: a seal,
+which is several syncs, is worth nothing there, and only their size seals them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Appending to segments in the background. Promise: a job that is `stored` survives power loss; one that is
 not may be run again as it was, or with more bytes behind, and nothing is doubled.
 
-Order: data written, data synced, names synced, index written, sealed where asked. A later job of the same
-topic starts when the earlier one is durable, so a segment that has a successor is whole. After a failed sync
+Order: data written, data synced, names synced, index written; seals come last, all together. A later job of the
+same topic starts when the earlier one is durable, so a segment that has a successor is whole. After a failed sync
 the kernel may have dropped the bytes: only a job that writes them again makes them durable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,14 +17,15 @@ from typing import Any, Generic, TypeVar
 from topicd._native.interface import Buffer
 from topicd.errors import StorageCorrupt, StorageFailed, TopicdError
 from topicd.shards.storage.deletions import pack_marks, write_marks
-from topicd.shards.storage.fs import File, Fs
+from topicd.shards.storage.fs import File, Fs, tmp_path, write_unsynced
 from topicd.shards.storage.index import ENTRY_BYTES
 from topicd.shards.storage.names import DATA, IDX, segment_file
-from topicd.shards.storage.seal import seal_segment
+from topicd.shards.storage.seal import Sealed, Seals, prepare_seal, seal_segment
 from topicd.shards.storage.segment import Damage, SegmentInfo
 
 # Above this many files one sync of the filesystem is cheaper than a sync of each.
 SINGLE_SYNCS = 16
+SINGLE_SEALS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ def run_checkpoint(fs: Fs, jobs: Sequence[AppendJob]) -> list[JobResult]:
                 work.result.error = StorageFailed(message)
         _run_wave(fs, [work for work in wave if work.result.ok])
         failed.update(work.job.topic_dir for work in wave if not work.result.stored)
+    _seal_all(fs, [work for work in works if work.result.ok and work.job.seal is not None])
     return [work.result for work in works]
 
 
@@ -139,7 +142,6 @@ def _run_wave(fs: Fs, works: list[_Work[AppendJob]]) -> None:
     for work in works:
         work.run(_write_index, fs, work.job)
         work.result.stored = work.result.ok
-        work.run(_seal, fs, work)
 
 
 def _write_and_sync(fs: Fs, works: list[_Work[J]], write: Callable[[Fs, _Work[J]], None]) -> None:
@@ -168,14 +170,20 @@ def _sync_names(fs: Fs, works: list[_Work[AppendJob]]) -> None:
 
 
 def _for_each_root(works: list[_Work[J]], step: Callable[[Path], None]) -> None:
-    """One step for all works below the same directory: its failure is everybody's."""
+    """One step for all works below the same directory."""
     for root in {work.root for work in works}:
-        try:
-            step(root)
-        except OSError as error:
-            for work in works:
-                if work.root == root:
-                    work.result.error = work.result.error or error
+        _for_all([work for work in works if work.root == root], step, root)
+
+
+def _for_all(works: list[_Work[J]], step: Callable[[Path], None], path: Path) -> None:
+    """One step for them all: its failure is everybody's."""
+    if not works:
+        return
+    try:
+        step(path)
+    except OSError as error:
+        for work in works:
+            work.result.error = work.result.error or error
 
 
 def _write_data(fs: Fs, work: _Work[AppendJob]) -> None:
@@ -214,17 +222,47 @@ def _write_marks(fs: Fs, work: _Work[MarkJob]) -> None:
     work.file = write_marks(fs, job.topic_dir, job.first_seq, packed, again=job.again)
 
 
-def _seal(fs: Fs, work: _Work[AppendJob]) -> None:
-    job = work.job
-    if job.seal is None:
+def _seal_all(fs: Fs, works: list[_Work[AppendJob]]) -> None:
+    """A seal is three syncs. Many of them, as a flood of one topic makes them, have one of the filesystem instead, and
+    one of each directory."""
+    if len(works) <= SINGLE_SEALS:
+        for work in works:
+            work.run(_seal, fs, work)
         return
-    sealed = seal_segment(
-        fs,
-        job.topic_dir,
-        job.first_seq,
-        created_ms=job.seal.created_ms,
-        last_seq=job.first_seq + (job.index_offset + len(job.index)) // ENTRY_BYTES - 1,
-    )
+    made: dict[int, Seals] = {}
+    for number, work in enumerate(works):
+        work.run(_prepare, fs, work, made, number)
+    _for_each_root([work for work in works if work.result.ok], fs.sync_filesystem)
+    for number, work in enumerate(works):
+        if number in made:
+            work.run(fs.rename, tmp_path(made[number].path), made[number].path)
+    for topic_dir in dict.fromkeys(work.job.topic_dir for work in works):
+        mine = [work for work in works if work.job.topic_dir == topic_dir and work.result.ok]
+        _for_all(mine, fs.sync_dir, topic_dir)
+    for number, work in enumerate(works):
+        if work.result.ok:
+            _note_sealed(work, made[number].sealed)
+        elif number in made:
+            with suppress(OSError):
+                fs.unlink(tmp_path(made[number].path), missing_ok=True)
+
+
+def _seal(fs: Fs, work: _Work[AppendJob]) -> None:
+    _note_sealed(work, seal_segment(fs, work.job.topic_dir, work.job.first_seq, **_seal_facts(work.job)))
+
+
+def _prepare(fs: Fs, work: _Work[AppendJob], made: dict[int, Seals], number: int) -> None:
+    job = work.job
+    made[number] = prepare_seal(fs, job.topic_dir, job.first_seq, **_seal_facts(job), synced=False)
+    write_unsynced(fs, made[number].path, made[number].parts)
+
+
+def _seal_facts(job: AppendJob) -> dict[str, Any]:
+    last_seq = job.first_seq + (job.index_offset + len(job.index)) // ENTRY_BYTES - 1
+    return {"created_ms": job.seal.created_ms if job.seal else None, "last_seq": last_seq}
+
+
+def _note_sealed(work: _Work[AppendJob], sealed: Sealed) -> None:
     work.result.sealed, work.result.damage = sealed.info, sealed.damage
 
 

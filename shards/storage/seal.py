@@ -26,6 +26,14 @@ class Sealed(NamedTuple):
     damage: list[Damage]
 
 
+class Seals(NamedTuple):
+    """What a segment will be once its tag table has its name."""
+
+    sealed: Sealed
+    path: Path  # of the tag table
+    parts: list[bytes]
+
+
 def seal_segment(
     fs: Fs,
     topic_dir: Path,
@@ -35,18 +43,36 @@ def seal_segment(
     created_ms: int | None = None,
     last_seq: int | None = None,
 ) -> Sealed:
-    """Seal the segment as its data file stands. The tag table names every record in it, deleted or not: the log may
-    have to find them again, if their marks do not outlive a crash.
+    """Seal the segment as its data file stands.
 
     gone: what earlier rewrites took away. created_ms defaults to the first record's time. last_seq, if
     known, is where the segment should end.
     """
+    made = prepare_seal(fs, topic_dir, first_seq, gone=gone, created_ms=created_ms, last_seq=last_seq)
+    # Everything the seal speaks of is durable; now its bytes, then its name.
+    replace_file(fs, made.path, made.parts)
+    return made.sealed
+
+
+def prepare_seal(
+    fs: Fs,
+    topic_dir: Path,
+    first_seq: int,
+    *,
+    gone: Ranges | None = None,
+    created_ms: int | None = None,
+    last_seq: int | None = None,
+    synced: bool = True,
+) -> Seals:
+    """The data verified, the index right and, if wanted, synced; the seal itself is for the caller to write. The tag
+    table names every record, deleted or not: the log may have to find them, if their marks do not outlive a crash."""
     view = map_file(fs, segment_file(topic_dir, first_seq, DATA))
     found = read_index(fs, topic_dir, first_seq)
     rebuilt = _checked_index(view, first_seq, topic_id_of(topic_dir), gone or Ranges(), last_seq)
     index = rebuilt.entries
     if index == found:
-        _sync_index(fs, topic_dir, first_seq)
+        if synced:
+            _sync_index(fs, topic_dir, first_seq)
     else:
         replace_file(fs, segment_file(topic_dir, first_seq, IDX), [index])
     info = _info(index, first_seq, len(view), created_ms)
@@ -61,14 +87,13 @@ def seal_segment(
         index_xxh3=core.xxh3_64(index),
         gone=Ranges(flagged(index, first_seq, GONE)),
     )
-    # Everything the seal speaks of is durable; now its bytes, then its name.
-    replace_file(fs, segment_file(topic_dir, first_seq, TAGS), pack_tags(seal, _tags(view, index, rebuilt)))
     path = segment_file(topic_dir, first_seq, DATA)
     damage = [Damage(path, first, last, "frames cannot be read") for first, last in rebuilt.damaged]
     if rebuilt.bad_tail:
         what = f"{rebuilt.bad_tail} bytes behind the last record belong to none"
         damage.append(Damage(path, info.last_seq + 1, info.last_seq, what, repaired=True))
-    return Sealed(info, seal.gone, damage)
+    tags = pack_tags(seal, _tags(view, index, rebuilt))
+    return Seals(Sealed(info, seal.gone, damage), segment_file(topic_dir, first_seq, TAGS), tags)
 
 
 def _sync_index(fs: Fs, topic_dir: Path, first_seq: int) -> None:

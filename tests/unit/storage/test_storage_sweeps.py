@@ -19,7 +19,14 @@ from tests.support.faultfs import Crashed, FaultFs
 from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import FULL, TOPICS, Topic, contents, intact, seqs, summary
 from tests.unit.storage.sweep import failures, fingerprint, images, noting, sweep
-from topicd.shards.storage.checkpoint import SINGLE_SYNCS, AppendJob, MarkJob, run_checkpoint, run_marks
+from topicd.shards.storage.checkpoint import (
+    SINGLE_SEALS,
+    SINGLE_SYNCS,
+    AppendJob,
+    MarkJob,
+    run_checkpoint,
+    run_marks,
+)
 from topicd.shards.storage.deletions import append_marks
 from topicd.shards.storage.drop import drop_segments
 from topicd.shards.storage.fs import Fs
@@ -161,8 +168,28 @@ def test_a_checkpoint_of_many_topics_crashes_anywhere() -> None:
     sweep(disk, run, check)
 
 
-def test_a_checkpoint_fails_anywhere_and_is_repeated() -> None:
-    case = Checkpoint()
+class Flood(Checkpoint):
+    """Two topics, one of which fills so many segments at once that their seals share a sync."""
+
+    def __init__(self) -> None:
+        self.disk = FakeDisk(directories=[TOPICS])
+        self.topics = [Topic(topic_id=n, size=100) for n in (1, 2)]
+        self.topics[0].append(self.disk, 4)
+        self.acked = [topic.next_seq - 1 for topic in self.topics]
+        synced(self.disk)
+        many, few = self.topics
+        self.jobs = [many.job(3, seal=True) for _ in range(SINGLE_SEALS + 1)]
+        self.jobs += [few.job(3, seal=True), many.job(2), few.job(2)]
+        self.written = [topic.next_seq - 1 for topic in self.topics]
+
+
+def test_a_flood_of_one_topic_crashes_anywhere() -> None:
+    case = Flood()
+    sweep(case.disk, case.run, case.check)
+
+
+@pytest.mark.parametrize("case", [Checkpoint(), Flood()], ids=["checkpoint", "flood"])
+def test_a_checkpoint_fails_anywhere_and_is_repeated(case: Checkpoint) -> None:
     for what, failing, used in failures(case.disk, case.run):
         results = run_checkpoint(failing, case.jobs)
         stored = [
