@@ -81,7 +81,7 @@ def archive(
     topicctl pipeline run restore events.csv --into events --data payload --tag kind
     """,
 )
-@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("source", type=click.Path(path_type=Path))
 @click.option("--topic", "topics", multiple=True, metavar="A[=B]", help="Only topic A, into B; may be repeated.")
 @click.option(
     "--format", "format_", type=click.Choice(["parquet", "json", "csv"]), help="Files that are no archive of ours."

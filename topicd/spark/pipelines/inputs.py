@@ -106,8 +106,6 @@ def topic_of(row: dict[str, Any], columns: Columns) -> str:
 
 def find_files(source: Path, format: str) -> list[Path]:
     """The file itself, or all below the directory that look like it, by name; hidden ones are passed over."""
-    if not source.exists():
-        raise InvalidRequest(f"{source} does not exist")
     if source.is_file():
         return [source.absolute()]
     endings = (*_SUFFIXES[format], *(f"{suffix}.gz" for suffix in _SUFFIXES[format] if format != PARQUET))

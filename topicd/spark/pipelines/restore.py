@@ -103,6 +103,8 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
 
 
 def _sources(spark: LazySpark, options: Options, progress: Progress) -> list[Source]:
+    if not options.source.exists():
+        raise InvalidRequest(f"{options.source} does not exist")
     if options.format is None and (options.source / MANIFEST).exists():
         return _archived(options)
     format = options.format or guess_format(options.source)
