@@ -68,7 +68,7 @@ def lay_out(batches: Iterable[RecordBatch], topic: str | None) -> Iterator[Laid]
 
 
 class _Sorter:
-    """Rows by topic: small groups wait until they are worth a batch."""
+    """Rows by topic: they wait until they are a whole batch."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[RecordBatch]] = {}
@@ -78,22 +78,31 @@ class _Sorter:
     def sorted(self, batches: Iterable[RecordBatch]) -> Iterator[Laid]:
         for batch in batches:
             for topic, rows in _by_topic(batch):
-                self._held.setdefault(check_destination(topic), []).append(rows)
-                self._rows[topic] = self._rows.get(topic, 0) + rows.num_rows
-                self._bytes += rows.get_total_buffer_size()
+                self._hold(check_destination(topic), rows)
                 if self._rows[topic] >= MAX_BATCH_RECORDS:
-                    yield from self._released(topic)
+                    held = self._release(topic)
+                    whole = held.num_rows // MAX_BATCH_RECORDS * MAX_BATCH_RECORDS
+                    yield from _encoded(topic, held.slice(0, whole))
+                    self._hold(topic, held.slice(whole))
             if self._bytes >= _HELD_BYTES:
-                yield from self._released(*self._held)
-        yield from self._released(*self._held)
+                yield from self._all()
+        yield from self._all()
 
-    def _released(self, *topics: str) -> Iterator[Laid]:
+    def _hold(self, topic: str, rows: RecordBatch) -> None:
+        self._held.setdefault(topic, []).append(rows)
+        self._rows[topic] = self._rows.get(topic, 0) + rows.num_rows
+        self._bytes += rows.nbytes
+
+    def _release(self, topic: str) -> RecordBatch:
         import pyarrow as pa
 
-        for topic in topics:
-            held, _ = self._held.pop(topic), self._rows.pop(topic)
-            self._bytes -= sum(rows.get_total_buffer_size() for rows in held)
-            yield from _encoded(topic, held[0] if len(held) == 1 else pa.concat_batches(held))
+        held, _ = self._held.pop(topic), self._rows.pop(topic)
+        self._bytes -= sum(rows.nbytes for rows in held)
+        return held[0] if len(held) == 1 else pa.concat_batches(held)
+
+    def _all(self) -> Iterator[Laid]:
+        for topic in list(self._held):
+            yield from _encoded(topic, self._release(topic))
 
 
 def _by_topic(batch: RecordBatch) -> Iterator[tuple[str, RecordBatch]]:
