@@ -19,7 +19,7 @@ from topicd.client.wire import number
 from topicd.errors import Conflict, TopicdError, TopicNotFound
 from topicd.frames import FLAGS_AT, FrameFlag
 from topicd.ipc.protocol import Op
-from topicd.limits import MIB
+from topicd.limits import FETCH_BYTES_MAX, MIB
 
 if TYPE_CHECKING:
     from topicd.client.client import Client
@@ -30,7 +30,8 @@ _MORE = int(FrameFlag.MORE)
 
 
 class StageReader:
-    """Frames of one stage; neighbouring pieces cost no new request."""
+    """Frames of one stage. Who begins at its beginning wants all of it, at the speed of files; who begins elsewhere
+    wants a part, as a stage of many destinations has them. Neighbouring pieces go on where the last one ended."""
 
     def __init__(self, client: Client, stage: str) -> None:
         self._client = client
@@ -43,8 +44,8 @@ class StageReader:
 
     def take(self, piece: Piece) -> list[memoryview]:
         if piece.from_seq != self._at:
-            self._source = self._client.history(self._stage, piece.from_seq)
             self._at = piece.from_seq
+            self._source = self._pages(piece) if piece.from_seq else self._client.history(self._stage)
             self._load(memoryview(b""))
         found: list[memoryview] = []
         wanted = piece.records
@@ -59,12 +60,19 @@ class StageReader:
             self._taken = end
         return found
 
+    def _pages(self, piece: Piece) -> Iterator[Batch]:
+        at = piece.from_seq
+        while True:
+            page = self._client.read(self._stage, at, limit=piece.records, max_bytes=FETCH_BYTES_MAX)
+            yield page
+            at = page.next_from_seq
+
     def _next(self) -> None:
         try:
             batch = next(self._source, None)
         except TopicNotFound:
             batch = None
-        if batch is None or batch.tombstone is not None or batch.next_from_seq - len(batch) != self._at:
+        if not batch or batch.tombstone is not None or batch.next_from_seq - len(batch) != self._at:
             raise Conflict(f"stage {self._stage} lacks what follows record {self._at}; it was dropped or has expired")
         self._load(batch.frames)
 

@@ -10,7 +10,7 @@ Whoever comes next finishes what is decided. Nothing of what is not decided is e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -179,7 +179,7 @@ class Stages:
         with suppress(TopicNotFound):
             log.remove()
 
-    def _drop_stages(self, chosen: Any) -> int:
+    def _drop_stages(self, chosen: Callable[[names.StageName], bool]) -> int:
         key = names.query_key(self.query)
         found = [
             info.topic
