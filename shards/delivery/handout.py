@@ -38,6 +38,7 @@ _LENGTH = struct.Struct("<I")
 _REQUEST_MAX = 4 * KIB
 _DEAD_BYTES = 64 * KIB  # of deletion marks in one answer, give or take the last segment's
 _READERS_MAX = 256
+_IDLE_S = 60.0  # a reader that asks for nothing gives its place back; it may come again
 
 
 class Handout:
@@ -69,9 +70,9 @@ class Handout:
     async def _serve(self, conn: socket.socket) -> None:
         with conn:
             try:
-                while (request := await self._receive(conn)) is not None:
+                while (request := await asyncio.wait_for(self._receive(conn), _IDLE_S)) is not None:
                     self._answer(conn, request)
-            except (OSError, asyncio.CancelledError):
+            except (OSError, asyncio.CancelledError):  # TimeoutError is an OSError
                 return
             except Exception:
                 log.exception("handing out history failed")
