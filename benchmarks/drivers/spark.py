@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 READ, WRITE = "read", "write"
 CHUNK = 10_000
 FILE_ROWS = 1_250_000
-WARM_UP = 2
+WARM_UP = 4
 SCHEMA = "seq bigint, data binary"
 TOUCHED = ("count(*)", "bit_xor(xxhash64(seq, data))")
 CONF = {
