@@ -65,10 +65,12 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
     """Drafts in seq order; together they hold every blob of the tail."""
     drafts: list[Draft] = []
     current = _reopen(topic)
+    max_records = _UNLIMITED if is_internal(topic.name) else settings.segment_max_records
     if current is not None:
+        # Full and not sealed: that failed. It takes no more, for a successor may have left its name on the disk.
+        current.seal = current.count >= max_records or current.bytes >= settings.segment_max_bytes
         drafts.append(current)
     topic.tail.close_open()
-    max_records = _UNLIMITED if is_internal(topic.name) else settings.segment_max_records
     for blob in topic.tail:
         first = max(blob.first_seq, topic.stored + 1)
         while first <= blob.last_seq:

@@ -149,3 +149,23 @@ def test_an_aged_segment_is_sealed_also_when_nothing_came(age: int, seal: bool) 
     publish(topic, [b"x"])
     stored(topic, plan(topic, SETTINGS, TS)[0])
     assert shape(plan(topic, SETTINGS, TS + age)) == ([(1, 1, True)] if seal else [])
+
+
+def test_a_full_segment_that_could_not_be_sealed_is_sealed_and_takes_no_more() -> None:
+    """The file of its successor may be there already, from an attempt that failed."""
+    topic = make_topic()
+    publish(topic, [b"a"] * 10)
+    [draft] = plan(topic, SETTINGS, TS)
+    stored(topic, draft)
+    topic.segments[-1].sealed = False
+    publish(topic, [b"b"])
+    assert shape(plan(topic, SETTINGS, TS)) == [(1, 10, True), (11, 11, False)]
+
+
+def test_topicds_own_topics_are_sealed_by_size_alone() -> None:
+    topic = make_topic()
+    topic.name = "topicd.stage.x"
+    publish(topic, [b"a"] * 25)
+    assert shape(plan(topic, SETTINGS, TS)) == [(1, 25, False)]
+    small = replace(SETTINGS, segment_max_bytes=5 * len(stamped([b"a"]).view()))
+    assert all(draft.seal for draft in plan(topic, small, TS))
