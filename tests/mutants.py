@@ -114,7 +114,7 @@ MUTANTS = [
         "shards/wal/spares.py",
         "the log would seem to have a hole.\n        self._fs.sync_dir(self._directory)\n",
         "the log would seem to have a hole.\n",
-        sweep("recycling", "crash,once,always"),
+        pytest("tests/faults/test_recovery.py"),
     ),
     Mutant(
         "recycling: files go before every shard has absorbed them",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.faults.machine import KIB, Machine
+from tests.faults.machine import KIB, ROOT, Machine
 from tests.faults.story import SCENES, Scene, Story
 from tests.faults.sweep import Stage, unlike
 from tests.support.fakedisk import FakeDisk
+from tests.support.faultfs import Crashed, FaultFs
 from topicd import paths
 from topicd.ipc.protocol import Op
+from topicd.shards.wal.spares import Spares
 
 # Where the WAL still holds everything from the first byte on.
 WHOLE_WAL = [scene for scene in SCENES if scene.name != "recycling"]
@@ -145,6 +148,28 @@ def test_first_records_of_a_new_directory_survive_at_once(disk: FakeDisk) -> Non
         for seed in range(7):
             with Machine(disk.image(seed), previous=machine, power_lost=True) as successor:
                 assert story.on(successor.open()).problems(power_lost=True) == []
+
+
+@pytest.mark.fault("ROT-03")
+def test_absorbed_files_leave_oldest_first(disk: FakeDisk) -> None:
+    """Wherever the power goes while they are given back: what is left is a log without a hole."""
+    directory = ROOT / "wal" / "shard-00"
+    disk.mkdir(directory)
+    files = [directory / paths.wal_file_name(lsn) for lsn in (0, KIB, 2 * KIB, 3 * KIB)]
+    for path in files:
+        disk.open(path, write=True, create=True).pwrite([bytes(KIB)], 0)
+    disk.sync_filesystem(ROOT)
+    for call in range(1, 7):
+        for seed in range(35):
+            copy = disk.image(seed)
+            faults = FaultFs(copy)
+            faults.crash_after = call
+            spares = Spares(faults, directory, KIB)
+            with suppress(Crashed):
+                for path in files[:3]:
+                    spares.recycle(path)
+            left = [path for path in files if copy.image(seed).exists(path)]
+            assert left == files[len(files) - len(left) :], f"call {call}, seed {seed}"
 
 
 @pytest.mark.fault("PROC-10")
