@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import topicd
-from benchmarks.procs import READY, Worker, pss_mib, tree
+from benchmarks.procs import pss_mib, tree
 from tests.support.daemon import Daemon
 from topicd.bench.stats import latency
+from topicd.bench.worker import READY, Worker
 
 TOPIC = "slow-consumer"
 # Every payload begins with its number and the moment of its publish call.
