@@ -253,6 +253,10 @@ def test_a_rollup_counts_each_record_in_one_window(
     before = (tmp_path / "r" / MANIFEST).read_bytes()
     rollup.run(lazy, options)
     assert (tmp_path / "r" / MANIFEST).read_bytes() == before
+    rollup.run(lazy, rollup.Options(where, (topic,), "50ms", ("tag",), to_topic=f"{topic}.stats"))
+    stats = drain_topic(client, f"{topic}.stats")
+    assert sum(record.json()["records"] for record in stats) == 110
+    assert {record.tag for record in stats} == {topic}
 
 
 def test_a_streaming_rollup_writes_each_window_once_when_it_is_over(

@@ -83,5 +83,7 @@ def test_what_a_task_raised_comes_out_of_what_spark_says() -> None:
     )
     found = explained(RuntimeError(said))
     assert (type(found), found.message) == (StorageCorrupt, "part-1 fails the checksum")
+    plain = said.replace("topicd.errors.StorageCorrupt: part-1 fails the checksum", "FileNotFoundError: [Errno 2] x")
+    assert explained(RuntimeError(plain)).message == "the Spark job failed: FileNotFoundError: [Errno 2] x"
     unknown = explained(RuntimeError("\n[SOME_CLASS] it went wrong\nat somewhere"))
     assert (type(unknown), unknown.message) == (JobFailed, "the Spark job failed: [SOME_CLASS] it went wrong")

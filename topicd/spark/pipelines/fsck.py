@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topicd.cli.exits import CliError
@@ -17,7 +18,7 @@ from topicd.cli.offline_data import Offline, locked, open_offline
 from topicd.cli.offline_repair import settle_known
 from topicd.cli.offline_segcheck import DAMAGE, Finding, SegmentReport, check_segment
 from topicd.shards.storage.fs import Fs, RealFs
-from topicd.shards.storage.names import TAGS
+from topicd.shards.storage.names import DATA, TAGS, topic_id_of
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("severity", "path", "first_seq", "last_seq", "what")
 TASKS_PER_CORE = 4
+LOOKS = 3
 
 
 @dataclass(frozen=True)
@@ -62,25 +64,36 @@ def check_in_tasks(session: SparkSession, jobs: list[SegmentJob]) -> list[Segmen
 
 
 def check_one(job: SegmentJob) -> SegmentReport:
-    report = check_segment(RealFs(), job.directory, job.first, set(job.parts), job.following)
+    try:
+        report = check_segment(RealFs(), job.directory, job.first, set(job.parts), job.following)
+    except FileNotFoundError as exc:
+        report = SegmentReport(job.directory, job.first, set(job.parts))
+        report.note(DAMAGE, DATA, f"{Path(exc.filename).name} went away while it was checked")
     return replace(report, seal=None)  # only repair needs it, and there is none here
 
 
 def _check_sealed(offline: Offline, check: Callable[..., list[SegmentReport]]) -> Checked:
-    """Sealed files do not change, but the daemon may drop or rewrite one while it is read: what looks damaged is
-    looked at again, and what is gone by then was no damage."""
     jobs = [job for topic_id in offline.topic_ids() for job in segment_jobs(offline, topic_id) if TAGS in job.parts]
     checked = Checked(topics=len(offline.topic_ids()))
     for job, first_look in zip(jobs, check(offline.fs, jobs, lambda amount: None), strict=True):
-        report = first_look
-        if report.damaged:
-            now = {again.first: again for again in segment_jobs(offline, int(job.directory.name, 16))}
-            if job.first not in now:
-                continue
-            report = check_one(now[job.first])
-        checked.segments.append(report)
-        checked.findings += report.findings
+        report = _looked_again(offline, job, first_look)
+        if report is not None:
+            checked.segments.append(report)
+            checked.findings += report.findings
     return checked
+
+
+def _looked_again(offline: Offline, job: SegmentJob, report: SegmentReport) -> SegmentReport | None:
+    """Sealed files do not change, but the daemon may drop or rewrite one while it is read: damage is what looks damaged
+    each time. None: it was dropped."""
+    for _ in range(LOOKS):
+        if not report.damaged:
+            break
+        now = {again.first: again for again in segment_jobs(offline, topic_id_of(job.directory))}
+        if job.first not in now:
+            return None
+        report = check_one(now[job.first])
+    return report
 
 
 def _planned(offline: Offline) -> Report:

@@ -7,7 +7,10 @@ count of the topic: what it counts and does not serve is lost.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from topicd.client.client import Client
@@ -120,11 +123,14 @@ def look(client: Client, tile: Tile) -> Seen:
             last = min(gap.gap_to, tile.up_to)
             if gap.reason == "power_loss":
                 seen.power_loss.append(Bad(gap.gap_from, last, gap.reason))
-        for record in page:
-            if record.seq > tile.up_to:
-                break
-            _hole(seen, last, record.seq)
-            live, last = live + 1, record.seq
+        seqs = array("q", bytes(page.columns().seq))
+        del seqs[bisect_right(seqs, tile.up_to) :]
+        if seqs:
+            _hole(seen, last, seqs[0])
+            if seqs[-1] - seqs[0] + 1 > len(seqs):
+                for a, b in pairwise(seqs):
+                    _hole(seen, a, b)
+            live, last = live + len(seqs), seqs[-1]
         at = page.next_from_seq
         if page.caught_up:
             break

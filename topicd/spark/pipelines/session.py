@@ -36,6 +36,7 @@ _CONF = {
 }
 # What Spark quotes of an exception that was raised in a Python worker.
 _RAISED = re.compile(r"^(?:topicd\.(?:\w+\.)*)(\w+): (.*)$", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .+$", re.MULTILINE)
 _ERROR_CLASSES = {cls.__name__: cls for cls in errors.ERRORS.values()}
 
 
@@ -175,7 +176,8 @@ def explained(exc: Exception) -> TopicdError:
     if raised:
         name, message = raised[-1]
         return _ERROR_CLASSES.get(name, JobFailed)(message.strip())
-    return JobFailed(f"the Spark job failed: {first_line(exc)}")
+    python = _PYTHON_ERROR.findall(str(exc))
+    return JobFailed(f"the Spark job failed: {python[-1][:500] if python else first_line(exc)}")
 
 
 def first_line(exc: Exception) -> str:
