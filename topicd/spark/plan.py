@@ -1,8 +1,9 @@
 """Which seqs are read, and by which task. Promise: the end is fixed when the plan is made; a plan asks for the state of
 each topic and looks at no record, however many there are (but for one per topic where a timestamp is given).
 
-Ranges are cut evenly by seq. A cut may fall inside a segment, which is then mapped by two tasks: cheaper than asking
-for the boundaries, and the same cuts come out whenever a range is planned again.
+Ranges are cut where full segments end, as near to even as that allows: seqs start at 1 and a segment is full at
+SEGMENT_RECORDS unless the daemon is told otherwise, so no question is asked, and the same cuts come out whenever a
+range is planned again. A cut that falls inside a segment all the same costs a second mapping of it, nothing else.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from datetime import UTC, datetime, timedelta
 
 from topicd.client.client import Client
 from topicd.client.topics import TopicInfo, TopicState
+from topicd.config import Settings
 from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.spark import loss
 from topicd.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 
 WORTH_A_TASK = 50_000  # records; a task costs about as long as reading these
+SEGMENT_RECORDS = Settings().segment_max_records
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LITERAL = re.compile(r"[A-Za-z0-9_:-]*")
@@ -131,24 +134,35 @@ def split(ranges: list[Range], options: ReadOptions) -> list[tuple[Range, ...]]:
     total = sum(map(len, ranges))
     if not total:
         return []
-    size = -(-total // (options.min_partitions or os.cpu_count() or 1))
-    if options.min_partitions is None:
-        size = max(size, WORTH_A_TASK)
-    return list(_filled(ranges, min(size, options.max_records_per_partition or size)))
+    tasks = options.min_partitions or min(os.cpu_count() or 1, -(-total // WORTH_A_TASK))
+    if options.max_records_per_partition is not None:
+        size = min(options.max_records_per_partition, -(-total // tasks))
+        return list(_filled(ranges, [*range(size, total, size), total], 0))
+    ends = [total * (task + 1) // tasks for task in range(max(0, tasks - total), tasks)]
+    return list(_filled(ranges, ends, total // tasks // 10))
 
 
-def _filled(ranges: list[Range], size: int) -> Iterator[tuple[Range, ...]]:
+def _filled(ranges: list[Range], ends: list[int], slack: int) -> Iterator[tuple[Range, ...]]:
+    """Tasks that end after so many records each, counted from the beginning, more or less up to `slack`."""
     task: list[Range] = []
-    room = size
+    done, end = 0, ends[0]
     for found in ranges:
         rest = found
         while len(rest):
-            piece = replace(rest, up_to=min(rest.up_to, rest.after + room))
+            piece = replace(rest, up_to=_cut(rest, rest.after + end - done, slack))
             task.append(piece)
-            room -= len(piece)
+            done += len(piece)
             rest = replace(rest, after=piece.up_to)
-            if not room:
+            if done < ends[-1] and (len(rest) or done == end):
                 yield tuple(task)
-                task, room = [], size
+                task, end = [], next(number for number in ends if number > max(done, end))
     if task:
         yield tuple(task)
+
+
+def _cut(found: Range, seq: int, slack: int) -> int:
+    """Where a task ends that should end at seq: at the end of a full segment if one is near."""
+    if seq >= found.up_to:
+        return found.up_to
+    boundary = round(seq / SEGMENT_RECORDS) * SEGMENT_RECORDS
+    return boundary if found.after < boundary < found.up_to and abs(boundary - seq) <= slack else seq

@@ -37,6 +37,14 @@ def test_tasks_are_as_many_as_cores_and_not_smaller_than_they_are_worth() -> Non
     assert len(split([Range(f"t{i}", i, 0, 10) for i in range(1000)], options())) == 1
 
 
+def test_tasks_end_where_full_segments_end() -> None:
+    tasks = split([Range("t", 1, 12_345, 1_234_567)], options(minPartitions="4"))
+    cuts = [task[-1].up_to for task in tasks]
+    assert all(cut % plan.SEGMENT_RECORDS == 0 for cut in cuts[:-1]) and len(cuts) == 4
+    sizes = [sum(map(len, task)) for task in tasks]
+    assert max(sizes) - min(sizes) <= 2 * plan.SEGMENT_RECORDS
+
+
 def test_the_most_records_of_a_task_count_more_than_the_number_of_tasks() -> None:
     tasks = split([Range("t", 1, 0, 100)], options(minPartitions="2", maxRecordsPerPartition="30"))
     assert [sum(map(len, task)) for task in tasks] == [30, 30, 30, 10]
