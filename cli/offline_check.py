@@ -162,8 +162,11 @@ def check_wal(offline: Offline, shard: int, seed: int, findings: list[Finding]) 
 
 
 def segment_jobs(offline: Offline, topic_id: int) -> list[SegmentJob]:
-    directory = offline.data.topic(topic_id)
-    found = segment_parts(offline.fs, directory)
+    return jobs_in(offline.fs, offline.data.topic(topic_id))
+
+
+def jobs_in(fs: Fs, directory: Path) -> list[SegmentJob]:
+    found = segment_parts(fs, directory)
     firsts = list(found)
     followings = [*firsts[1:], None]
     return [SegmentJob(directory, a, frozenset(found[a]), b) for a, b in zip(firsts, followings, strict=True)]

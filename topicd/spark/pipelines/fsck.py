@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topicd.cli.exits import CliError
-from topicd.cli.offline_check import Checked, SegmentJob, check_all, segment_jobs
+from topicd.cli.offline_check import Checked, SegmentJob, check_all, jobs_in, segment_jobs
 from topicd.cli.offline_data import Offline, locked, open_offline
 from topicd.cli.offline_repair import settle_known
 from topicd.cli.offline_segcheck import DAMAGE, Finding, SegmentReport, check_segment
 from topicd.shards.storage.fs import Fs, RealFs
-from topicd.shards.storage.names import DATA, TAGS, topic_id_of
+from topicd.shards.storage.names import DATA, TAGS
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark
 
@@ -89,7 +89,7 @@ def _looked_again(offline: Offline, job: SegmentJob, report: SegmentReport) -> S
     for _ in range(LOOKS):
         if not report.damaged:
             break
-        now = {again.first: again for again in segment_jobs(offline, topic_id_of(job.directory))}
+        now = {again.first: again for again in jobs_in(offline.fs, job.directory)}
         if job.first not in now:
             return None
         report = check_one(now[job.first])
