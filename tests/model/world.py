@@ -712,7 +712,9 @@ class World:
             if restarted(slot):
                 if crashed:
                     state = self._wire(slot).ask(Op.STATE, {"topic": self.name(slot), "touch": False})
-                    topic.crashed(state["head_seq"], state["evict_floor"], state["last_write_ts"])
+                    gap = self._wire(slot).fetch(self.ids[slot]).tombstone
+                    reason = None if gap is None else gap["reason"]
+                    topic.crashed(state["head_seq"], state["evict_floor"], state["last_write_ts"], reason)
                 else:
                     topic.restarted()
                 if topic.ephemeral:

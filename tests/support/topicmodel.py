@@ -473,8 +473,9 @@ class TopicModel:
             self.live.clear()
             self.producers.clear()
 
-    def crashed(self, head: int, floor: int, last_ts: int) -> None:
-        """The same without a clean stop. An ephemeral topic goes on at some seq behind its old head."""
+    def crashed(self, head: int, floor: int, last_ts: int, reason: str | None) -> None:
+        """The same without a clean stop. An ephemeral topic goes on at some seq behind its old head, and of what TTL
+        took from it only the last snapshot knows: `reason` is what a reader from the beginning is told."""
         lived = bool(self.live)
         if self.ephemeral:
             assert head >= self.head, f"head went back from {self.head} to {head}"
@@ -482,6 +483,8 @@ class TopicModel:
             self.head, self.last_ts = head, last_ts
             if lived or floor != self.evict_floor:
                 assert floor == head + 1, f"floor {floor} is not behind the head {head}"
+                if reason == "cap":
+                    self.losses.clear()
                 self._note_loss(floor, "cap")
             self.live.clear()
         self.restarted()
