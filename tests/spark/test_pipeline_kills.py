@@ -17,11 +17,13 @@ from tests.support.inlinespark import InlineSpark
 from topicd.client.client import Client
 from topicd.client.numbered import NumberedWriter
 from topicd.client.records import Record
+from topicd.errors import StorageCorrupt
 from topicd.shards.delivery.producers import PRODUCERS_KEPT
 from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import archive, inputs, restore
 from topicd.spark.pipelines.journal import JOURNAL, Journal
 from topicd.spark.pipelines.manifest import KIND, VERSION, Manifest
+from topicd.spark.pipelines.parts import checksum
 from topicd.spark.pipelines.place import connection_options
 from topicd.spark.pipelines.store import LOCK, MANIFEST, Store
 
@@ -146,13 +148,14 @@ def test_a_restore_that_was_killed_stores_each_record_once_and_in_order(
     assert len(entries) == 1, "old entries of the journal are cleared away"
 
 
+@pytest.mark.parametrize("passing", [5, 6], ids=["between files", "within a file"])
 def test_a_restore_goes_on_when_the_topic_has_forgotten_its_producer(
-    where: ConnectionOptions, socket: str, client: Client, topic: str, tmp_path: Path
+    where: ConnectionOptions, socket: str, client: Client, topic: str, tmp_path: Path, passing: int
 ) -> None:
     fill(client, topic)
     archive.run(INLINE, archive.Options(where, (topic,), tmp_path / "a"))
     target = f"{topic}.r"
-    assert killed("restore", socket, tmp_path / "a", topic, target, "after-noted", 6)
+    assert killed("restore", socket, tmp_path / "a", topic, target, "after-noted", passing)
     already = client.state(target).head_seq
     assert 0 < already < RECORDS
     topic_id = client.state(target).topic_id
@@ -189,6 +192,30 @@ def test_a_restore_survives_restarts_of_the_daemon(tmp_path: Path, monkeypatch: 
         again = restore.Options(where, tmp_path / "a", (("orders", "copy"),), append=True)
         assert restore.run(INLINE, again).totals["stored"] == 0
         assert client.state("copy").head_seq == RECORDS
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["another record", "a record too few"])
+def test_nothing_is_deleted_that_the_archive_does_not_hold_as_it_is(
+    where: ConnectionOptions, client: Client, topic: str, tmp_path: Path, lost: bool
+) -> None:
+    """A file that is whole by its checksum and wrong in its content."""
+    import pyarrow.parquet as pq
+
+    fill(client, topic, 10)
+    archive.run(INLINE, archive.Options(where, (topic,), tmp_path / "a"))
+    (part,) = contents(tmp_path / "a").topics[0].parts
+    path = tmp_path / "a" / part.path
+    rows = pq.read_table(path, partitioning=None)
+    kept = rows.slice(0, 4).to_pylist() + rows.slice(5).to_pylist()
+    changed = [{**row, "data": b"?"} if row["seq"] == 5 else row for row in rows.to_pylist()]
+    pq.write_table(rows.from_pylist(kept if lost else changed, schema=rows.schema), path)
+    manifest = tmp_path / "a" / MANIFEST
+    size, digest = checksum(path)
+    text = manifest.read_text().replace(part.sha256, digest).replace(f'"bytes": {part.bytes}', f'"bytes": {size}')
+    manifest.write_text(text)
+    with pytest.raises(StorageCorrupt, match=r"record 5 of topic .* is not in the archive as it is in the topic"):
+        archive.run(INLINE, archive.Options(where, (topic,), tmp_path / "a", then_delete=True))
+    assert client.state(topic).count == 10
 
 
 def test_two_runs_on_one_archive_exclude_each_other(
