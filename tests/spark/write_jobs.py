@@ -19,7 +19,7 @@ from tests.spark.cluster_jobs import executor_pid
 
 PARTS = 4
 DEATH_AT = 2_000
-SLOW_S = 20.0  # a copy of the task is long done by then
+SLOW_S = 8.0  # a copy of the task is long done by then
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
