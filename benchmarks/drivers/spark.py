@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from topicd.bench.load import Figures, Load
 from topicd.bench.stats import throughput
 from topicd.bench.work import STAMP, clock_ns, payloads
+from topicd.spark.python import python_for_spark
 
 if TYPE_CHECKING:
     from benchmarks.peers.base import Peer
@@ -48,7 +48,7 @@ def session() -> Any:
     if _session is None:
         from pyspark.sql import SparkSession
 
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = python_for_spark()
         builder = SparkSession.builder.master("local[2]").appName("topicd benchmarks")
         for name, value in CONF.items():
             builder = builder.config(name, value)

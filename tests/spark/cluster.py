@@ -21,6 +21,7 @@ import pyspark
 
 from tests.support.daemon import wait_until
 from tests.support.ports import free_ports
+from topicd.spark.python import python_for_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 2
@@ -117,7 +118,7 @@ class Cluster:
     def _env(self) -> dict[str, str]:
         return {
             **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": python_for_spark(),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_JAVA_OPTS": _JAVA,
             "SPARK_DAEMON_MEMORY": "256m",

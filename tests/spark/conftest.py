@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests.support.daemon import LIVELY, Daemon
 from tests.support.ports import free_ports
 from topicd.cli import tokenfile
 from topicd.client.client import Client
+from topicd.spark.python import python_for_spark
 
 pyspark_sql = pytest.importorskip("pyspark.sql")
 
@@ -35,7 +35,7 @@ def java() -> None:
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """local[2]."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python_for_spark()
     warehouse = tmp_path_factory.mktemp("warehouse")
     builder = pyspark_sql.SparkSession.builder.master("local[2]").appName("topicd tests")
     for name, value in {**SPARK_CONF, "spark.sql.warehouse.dir": str(warehouse)}.items():

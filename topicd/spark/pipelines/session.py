@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from topicd import errors
 from topicd.errors import TopicdError
 from topicd.spark.pipelines.report import Progress, no_progress
+from topicd.spark.python import python_for_spark
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -81,7 +81,7 @@ class LazySpark:
         if active is not None:
             return active
         check_java(os.environ)
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", python_for_spark())
         try:
             made = SparkSession(_context(self._master))
         except Exception as exc:
