@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -45,14 +46,23 @@ def tree(pid: int) -> list[int]:
 
 
 def kill9(server: subprocess.Popen[bytes]) -> None:
-    """SIGKILL a server and every descendant; all are gone on return."""
+    """SIGKILL a server and every descendant; all are gone on return, but for what their new parent has not reaped."""
     victims = [psutil.Process(pid) for pid in tree(server.pid) if psutil.pid_exists(pid)]
     # The parent first, so that it restarts nobody.
     for victim in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.kill()
     server.wait()
-    psutil.wait_procs(victims, timeout=10)
+    deadline = time.monotonic() + 10
+    while any(map(_runs, victims)) and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def stop(server: subprocess.Popen[bytes], timeout: float = 15.0) -> None:
