@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topicd import paths
-from topicd.cli.offline_data import Names, Offline, lsn_at, read_names, scan_past
+from topicd.cli.offline_data import Names, Offline, read_names, scan_past
 from topicd.cli.offline_segcheck import DAMAGE, NOTE, Finding, SegmentReport, check_segment, segment_parts
 from topicd.errors import FormatError, TopicdError
 from topicd.shards.storage import envelope, snapshot
@@ -17,7 +17,7 @@ from topicd.shards.storage.fs import TMP_SUFFIX, Fs
 from topicd.shards.storage.names import CUT, DATA
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.walfile import Damage as WalDamage
-from topicd.shards.storage.walfile import LogReader, WalFile, find_end, list_files
+from topicd.shards.storage.walfile import LogReader, WalFile, find_end, list_files, lsn_at
 from topicd.supervisor import identity
 
 UNKNOWN = "unknown"  # a file that topicd did not make

@@ -25,7 +25,6 @@ from topicd.shards.storage.fs import Fs, RealFs
 from topicd.shards.storage.recover import next_frame
 from topicd.shards.storage.snapshot import SnapshotStore
 from topicd.shards.storage.walfile import Group, LogReader, scan_group
-from topicd.shards.storage.walfile import lsn_at as lsn_at  # noqa: PLC0414  part of what this module offers
 from topicd.supervisor.datadir import Format, LockHeld, open_format, take_lock
 
 data_dir_option = click.option(

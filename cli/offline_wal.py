@@ -17,7 +17,6 @@ from topicd.cli.offline_data import (
     Names,
     Offline,
     data_dir_option,
-    lsn_at,
     open_offline,
     read_names,
     scan_past,
@@ -25,7 +24,7 @@ from topicd.cli.offline_data import (
 from topicd.cli.render import json_bytes
 from topicd.errors import FormatError
 from topicd.frames import FrameType, control_body, core, parse_header, parse_producer
-from topicd.shards.storage.walfile import Chunk, Damage, LogReader
+from topicd.shards.storage.walfile import Chunk, Damage, LogReader, lsn_at
 from topicd.shards.storage.walfile import Group as WalGroup
 
 wal = Group("wal", help="Look into WAL files.", no_args_is_help=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 
-import xxhash
-
 from topicd._native.interface import Buffer, TakenRun
 from topicd._native.pure_frame import (
     APPEND,
@@ -14,12 +12,13 @@ from topicd._native.pure_frame import (
     FLAG_NODE,
     FLAG_TAG,
     HEADER,
-    LAST_TYPE,
     LEN_FIELD,
     MIN_FRAME_LEN,
+    PRODUCER,
     U64,
     U64_MAX,
     BadFrame,
+    checksum,
     open_buffer,
     open_span,
     pack_all,
@@ -53,14 +52,10 @@ def _is_plain(view: memoryview, start: int, end: int) -> bool:
 
 def _producer_frame(topic_id: int, producer_id: int, batch_no: int, seq: int, ts: int) -> bytearray:
     size = MIN_FRAME_LEN + _PRODUCER.size
-    frame = bytearray(HEADER.pack(size, LAST_TYPE, FLAG_MORE, topic_id, seq, ts, 0, 0, _PRODUCER.size))
+    frame = bytearray(HEADER.pack(size, PRODUCER, FLAG_MORE, topic_id, seq, ts, 0, 0, _PRODUCER.size))
     frame += _PRODUCER.pack(producer_id, batch_no, seq, 1) + bytes(FRAME_CHECKSUM)
-    U64.pack_into(frame, len(frame) - FRAME_CHECKSUM, _checksum(frame))
+    U64.pack_into(frame, len(frame) - FRAME_CHECKSUM, checksum(memoryview(frame), 0, len(frame)))
     return frame
-
-
-def _checksum(frame: bytearray) -> int:
-    return xxhash.xxh3_64_intdigest(memoryview(frame)[LEN_FIELD:-FRAME_CHECKSUM])
 
 
 def take_run(

@@ -54,7 +54,7 @@ static void put_producer(uint8_t *p, const run_t *run, uint32_t index)
 {
     memset(p, 0, FRAME_HEADER);
     put32(p, PRODUCER_SIZE - LEN_FIELD);
-    p[TYPE_AT] = TYPE_LAST;
+    p[TYPE_AT] = TYPE_PRODUCER;
     p[FLAGS_AT] = FLAG_MORE;
     put64(p + TOPIC_AT, run->topic_id);
     put64(p + SEQ_AT, run->first_seq + index);
