@@ -3,9 +3,9 @@ second, never between two writes: faulting it in again is what a busy shard is s
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from topicd.limits import MIB
@@ -18,19 +18,18 @@ log = logging.getLogger(__name__)
 _WORTH = 8 * MIB  # went through memory since the last time
 
 
-def _malloc_trim() -> Callable[[int], int] | None:
+def malloc_trim() -> None:
     """glibc's; other C libraries give memory back by themselves or not at all."""
-    try:
-        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
-        return None
-    return trim
+    import ctypes  # not at every start: it is needed after a flood
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Relief:
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: Actor, trim: Callable[[], None] = malloc_trim) -> None:
         self._actor = actor
-        self._trim = _malloc_trim()
+        self._trim = trim
         self._seen = 0
         self._relieved_at = 0
 
@@ -41,8 +40,6 @@ class Relief:
         if not quiet or moved - self._relieved_at < _WORTH or self._actor.checkpointer.tail_bytes:
             return False
         self._relieved_at = moved
-        if self._trim is None:
-            return False
-        self._trim(0)
+        self._trim()
         log.debug("memory given back")
         return True
