@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+BUILT  := $(VENV)/.built
 CODE   := topicd ipc shards cli tests benchmarks docs
 
 ROUNDS ?= 100
@@ -16,13 +17,19 @@ ONLY   ?=
 PEERS  ?=
 QUICK  ?=
 
-setup: $(STAMP)
+setup: $(STAMP) $(BUILT)
 
 $(STAMP): pyproject.toml setup.py requirements.lock $(wildcard topicd/_native/*.c topicd/_native/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "topicd needs Python 3.11 or newer; set PYTHON=…" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . --config-settings editable_mode=compat
+	@touch $@
+
+# Machine code of the hot modules (topicd/compiled.py); they also run without it, slower.
+$(BUILT): $(STAMP) $(wildcard topicd/*.py ipc/*.py shards/*.py shards/*/*.py)
+	@$(BIN)/python -c 'import sys, topicd.compiled as c; sys.exit(bool(c.why_not_used))' || \
+		{ echo "compiling"; $(BIN)/python setup.py --quiet build_ext --inplace; }
 	@touch $@
 
 run: setup

@@ -50,13 +50,19 @@ def version(app: App) -> None:
     import platform
 
     import topicd
+    from topicd import compiled
     from topicd._native import is_native, why_pure
 
-    core = "native" if is_native else f"pure ({why_pure})"
+    facts = {
+        "version": topicd.__version__,
+        "python": platform.python_version(),
+        "core": "native" if is_native else f"pure ({why_pure})",
+        "modules": "compiled" if not compiled.why_not_used else f"interpreted ({compiled.why_not_used})",
+    }
     if app.json:
-        app.out.document({"version": topicd.__version__, "python": platform.python_version(), "core": core})
+        app.out.document(facts)
     else:
-        app.out.text(f"topicctl {topicd.__version__} (Python {platform.python_version()}, {core} core)")
+        app.out.text("topicctl {version} (Python {python}, {core} core, {modules} modules)".format(**facts))
 
 
 @verb("shards", examples="topicctl shards\ntopicctl shards --json | jq '.wal[].synced_lsn'")

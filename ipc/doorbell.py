@@ -31,11 +31,19 @@ class Doorbell:
         self._at = shm.BODY_AT + process * _STRIDE
         self.fd = fd
 
-    def ring(self) -> None:
+    def ring_and_yield(self) -> None:
+        """Whoever is woken may have been put on this very core: let it go first."""
+        if self.ring():
+            os.sched_yield()
+
+    def ring(self) -> bool:
+        """True if somebody slept."""
         if core.fence_load(self._memory, self._at):
             # Cleared here so that the next ring costs nothing; the sleeper announces anew once it was woken.
             core.store(self._memory, self._at, 0)
             os.eventfd_write(self.fd, 1)
+            return True
+        return False
 
     def ring_always(self) -> None:
         """For a side that may not have announced its sleep: start-up and shutdown."""
@@ -44,9 +52,13 @@ class Doorbell:
     def announce(self) -> None:
         core.store_fence(self._memory, self._at, 1)
 
+    def withdraw(self) -> None:
+        """Not asleep after all: nobody needs to ring until the next announcement."""
+        core.store(self._memory, self._at, 0)
+
     def awake(self) -> None:
         """Withdraw the announcement and empty the eventfd; rings coalesce, their number means nothing."""
-        core.store(self._memory, self._at, 0)
+        self.withdraw()
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topicd import _native, telemetry
+from topicd import _native, compiled, telemetry
 from topicd.clock import Clock, SystemClock
 from topicd.config import Settings
 from topicd.errors import TopicdError
@@ -65,6 +65,8 @@ def boot(make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _native.why_pure and (info.kind, info.index) == (control.DELIVERY, 0):
         log.warning("pure-Python codec in use: 20 to 50 times slower", extra={"reason": _native.why_pure})
+    elif compiled.why_not_used and (info.kind, info.index) == (control.DELIVERY, 0):
+        log.warning("modules are not compiled: an append takes longer", extra={"reason": compiled.why_not_used})
     bells = shm.attach(bells_shm(info.instance), shm.RegionKind.BELLS, info.instance)
     bell = Doorbell(bells, info.bell_index, info.bell_fds[info.name])
     return Shard(

@@ -1,7 +1,12 @@
-"""Makes the repository's root importable, so that tests share `tests.support` however pytest was started."""
+"""Makes the repository's root importable, so that tests share `tests.support` however pytest was started.
+
+Tests take things apart in their own process: they use the sources of compiled modules. The daemons they start run what
+users run.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +15,11 @@ import pytest
 ROOT = str(Path(__file__).resolve().parent.parent)
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
+
+os.environ["TOPICD_COMPILED"] = "0"
+import topicd  # noqa: E402, F401
+
+del os.environ["TOPICD_COMPILED"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from topicd import compiled as _compiled  # noqa: F401  before any other module of the package
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import os
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STALLED_MESSAGE_S = 30.0
+_LINGER_NS = 60_000  # what sleeping and being woken cost
+_LINGER_MISSES = 6
 TOP_TOPICS = 20  # whose figures are on the stats page
 _SLOWEST_BYTES_S = 1 << 20  # a long message may take longer, if it comes at this pace
 
@@ -89,6 +92,9 @@ class Actor:
         self._turn_scheduled = False
         self._shown_at = time.monotonic()
         self.to_ring: set[Outlet] = set()
+        self._may_linger = len(os.sched_getaffinity(0)) > 1  # else the one to be waited for could not work
+        self._linger_misses = 0
+        self._linger_pause = 0
         # counters
         self.appends = 0
         self.records = 0
@@ -121,6 +127,25 @@ class Actor:
         if told or self.to_flush or self._moved:
             self.end_turn()
         return told
+
+    def linger(self) -> None:
+        """A lone write that needs no sync is in the file sooner than this process could fall asleep and be woken: look
+        for it that long. Where it takes longer, it is tried ever more seldom."""
+        if self._linger_pause:
+            self._linger_pause -= 1
+            return
+        busy = [outlet for outlet in self.outlets if not outlet.idle]
+        if len(busy) != 1 or not busy[0].has_lone_write or not self._may_linger:
+            return
+        bell = self.shard.bell
+        bell.withdraw()
+        if busy[0].await_write(_LINGER_NS):
+            self._linger_misses = 0
+        else:
+            self._linger_misses = min(self._linger_misses + 1, _LINGER_MISSES)
+            self._linger_pause = 1 << self._linger_misses
+        bell.announce()
+        self._collect()
 
     async def wait_synced(self) -> None:
         """Until everything placed so far is durable. On the way out, a WAL shard that has left is waited for once."""

@@ -91,7 +91,8 @@ class Appender:
         if most <= 0:
             return 0
         if not topic.ephemeral:
-            actor.outlets[topic.outlet].rouse()
+            session.outlet = actor.outlets[topic.outlet]
+            session.outlet.rouse()
         need, first, ts = topic.need_for(topic.head + most), topic.head + 1, max(actor.clock.now_ms(), topic.last_ts)
         taken = core.take_run(
             *(buf, start, end, topic_id, producer_id, batch_no),

@@ -41,7 +41,7 @@ from topicd.ipc.protocol import (
 )
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
 from topicd.shards.delivery.entry import AppendEntry, Waiter
-from topicd.shards.delivery.outlet import Need
+from topicd.shards.delivery.outlet import Need, Outlet
 from topicd.shards.delivery.reading import Answer
 from topicd.shards.delivery.requests import HANDLERS
 from topicd.shards.delivery.watch import LongPoll, Subscription
@@ -66,7 +66,9 @@ _APPENDED_LENGTH = MIN_LENGTH + APPENDED.size
 _NO_PERFORMANCE = PERFORMANCE.pack(0, 0, 0, 0, 0)
 
 
-class Session(asyncio.BufferedProtocol):
+class Session:
+    """An asyncio.BufferedProtocol by its methods; inheriting would keep it from being compiled to a plain struct."""
+
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
         self._transport: asyncio.Transport | None = None
@@ -88,6 +90,7 @@ class Session(asyncio.BufferedProtocol):
         self.subscriptions: dict[int, Subscription] = {}
         self.long_polls: set[LongPoll] = set()
         self.peer = ""
+        self.outlet: Outlet | None = None  # where its last message went, if that was a plain append
 
     # ---- transport ----
 
@@ -110,6 +113,9 @@ class Session(asyncio.BufferedProtocol):
         self.subscriptions.clear()
         self.actor.sessions.discard(self)
         self.actor.checkpointer.waiting.discard(self)
+
+    def eof_received(self) -> None:
+        """The peer sends no more; the transport closes."""
 
     def pause_writing(self) -> None:
         # The peer does not read: take no more requests from it, push nothing more to it.
@@ -137,6 +143,8 @@ class Session(asyncio.BufferedProtocol):
     # ---- input ----
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self.outlet is not None:
+            self.outlet.rouse()  # who appends one record after the other will go on with it
         if self._end == len(self._buffer):
             self._make_room()
         return self._view[self._end :]
@@ -156,6 +164,8 @@ class Session(asyncio.BufferedProtocol):
             self.refused(0, Internal("the request failed inside the daemon; its log says why"))
             self.close()
         self.actor.end_turn()
+        if self.in_flight == 1:
+            self.actor.linger()
 
     def _hold(self) -> None:
         """Take nothing more now: others have their turn first, and answers their way out."""
@@ -201,7 +211,7 @@ class Session(asyncio.BufferedProtocol):
         view = self._view
         before = start = following = self._start
         end = self._end
-        until = time.monotonic() + _TURN_S
+        until = 0.0
         while end - start >= HEADER.size:
             length, op, flags, request_id = HEADER.unpack_from(view, start)
             allowed = MAX_MESSAGE if op in BULK_OPS else MAX_CONTROL_MESSAGE
@@ -213,7 +223,9 @@ class Session(asyncio.BufferedProtocol):
             if op == OP_APPEND and (used := self._take_run(flags, start, end)):
                 start += used
             else:
+                until = until or time.monotonic() + _TURN_S
                 body = view[start + HEADER.size : following]
+                self.outlet = None
                 self._handle(op, flags, request_id, body)
                 body.release()
                 start = following

@@ -9,7 +9,7 @@ import logging
 import signal
 import ssl
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -150,11 +150,14 @@ class DeliveryShard:
         actor, shard = self._actor, self._shard
         path = shard.run.delivery_socket(shard.boot.index)
         sock = unixsock.listen(path, shard.settings.mode, _BACKLOG)
-        self._server = await actor.loop.create_unix_server(lambda: Session(actor), sock=sock)
+        self._server = await actor.loop.create_unix_server(self._session, sock=sock)
         if shard.settings.listen_tcp:
             self._remote = await self._listen_tcp()
         self._handout = Handout(actor)
         self._handout.open(unixsock.listen(shard.run.history_socket(shard.boot.index), shard.settings.mode, _BACKLOG))
+
+    def _session(self) -> asyncio.BaseProtocol:
+        return cast(asyncio.BaseProtocol, Session(self._actor))
 
     async def _listen_tcp(self) -> asyncio.Server:
         """For other machines: the same protocol, a token in HELLO, TLS."""
@@ -172,7 +175,7 @@ class DeliveryShard:
                 raise FormatError(f"tls_cert {settings.tls_cert} and tls_key cannot be used: {exc}") from None
         try:
             return await actor.loop.create_server(
-                lambda: Session(actor), host, port + actor.index, ssl=context, backlog=_BACKLOG
+                self._session, host, port + actor.index, ssl=context, backlog=_BACKLOG
             )
         except OSError as exc:
             raise FormatError(f"listen_tcp: cannot listen on {host}:{port + actor.index}: {exc}") from None

@@ -233,7 +233,7 @@ class Committer:
         ring = take.inlet.ring
         ring.set_written(take.end)
         if take.inlet.bell is not None and ring.write_wanted_pos > take.start:
-            take.inlet.bell.ring()
+            take.inlet.bell.ring_and_yield()
 
     def _sync_wanted(self) -> bool:
         if any(i.ring.sync_wanted_pos > i.synced and i.written > i.synced for i in self._inlets):
@@ -266,7 +266,7 @@ class Committer:
             before, inlet.synced = inlet.synced, inlet.written
             inlet.ring.set_synced(inlet.synced)
             if inlet.bell is not None and inlet.ring.sync_wanted_pos > before:
-                inlet.bell.ring()
+                inlet.bell.ring_and_yield()
 
     # ---- failure ----
 

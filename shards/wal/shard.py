@@ -7,9 +7,11 @@ rings that a killed run left in shared memory, cuts the torn tail, and then begi
 from __future__ import annotations
 
 import logging
+import os
 import select
 import signal
 import time
+from types import FrameType
 from typing import Any
 
 from topicd import _native
@@ -48,7 +50,7 @@ class WalShard:
 
     def run(self) -> None:
         self._committer = self._open()
-        signal.signal(signal.SIGTERM, lambda *_: self._stop())
+        signal.signal(signal.SIGTERM, self._asked_to_stop)
         self._shard.serving()
         self._publish_stats()
         self._loop()
@@ -113,10 +115,11 @@ class WalShard:
             return False
         self._rung = False
         until = time.monotonic() + _EXPECT_S
-        while time.monotonic() < until:
-            if self._committer.pending():
-                return True
-        return False
+        while not self._committer.pending():
+            if time.monotonic() >= until:
+                return False
+            os.sched_yield()  # the one that rang may have been put aside for this process
+        return True
 
     def _sleep(self, poll: select.poll, deadline: float | None, tick: float) -> None:
         wait = tick if deadline is None else min(tick, deadline)
@@ -132,6 +135,9 @@ class WalShard:
         for message in runtime.messages(self._shard.channel):
             if message.get("event") == "stop":
                 self._stop()
+
+    def _asked_to_stop(self, signum: int, frame: FrameType | None) -> None:
+        self._stopping = True
 
     def _stop(self) -> None:
         self._stopping = True

@@ -1,0 +1,90 @@
+"""Which modules are compiled by mypyc, and whether a process uses their machine code or their source.
+
+The source is what counts: machine code is used only if it was made from the very bytes that lie beside it. Who changes
+a compiled module and forgets to build it again runs slower, never something else. Why: docs/adr/0005.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+GROUP = "topicd_compiled"
+# What runs for every append, push and group: on a machine that was idle before, each line of interpreted code is cold.
+MODULES = (
+    "topicd.clock",
+    "topicd.ipc.doorbell",
+    "topicd.ipc.ring",
+    "topicd.ipc.slots",
+    "topicd.ipc.walstate",
+    "topicd.shards.delivery.actor",
+    "topicd.shards.delivery.append",
+    "topicd.shards.delivery.checkpoint",
+    "topicd.shards.delivery.deletion",
+    "topicd.shards.delivery.entry",
+    "topicd.shards.delivery.outlet",
+    "topicd.shards.delivery.producers",
+    "topicd.shards.delivery.session",
+    "topicd.shards.delivery.tail",
+    "topicd.shards.delivery.topic",
+    "topicd.shards.delivery.watch",
+    "topicd.shards.wal.committer",
+    "topicd.shards.wal.log",
+    "topicd.shards.wal.shard",
+)
+_ROOT = Path(__file__).parent.parent
+_MADE_FROM = "topicd/_native/compiled.crc"  # one line for all sources: what the machine code was made from
+
+
+class _Sources:
+    """Finds the compiled modules' sources; without it Python would take whatever machine code lies there."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name not in MODULES:
+            return None
+        from importlib.machinery import SourceFileLoader
+        from importlib.util import spec_from_file_location
+
+        file = str(source_of(name))
+        return spec_from_file_location(name, file, loader=SourceFileLoader(name, file))
+
+
+def source_of(module: str, root: Path = _ROOT) -> Path:
+    return root / f"{module.replace('.', '/')}.py"
+
+
+def fingerprint(root: Path = _ROOT) -> str:
+    """Of all sources, and of what they are compiled for."""
+    crc = zlib.crc32(sys.implementation.cache_tag.encode())
+    for module in MODULES:
+        crc = zlib.crc32(source_of(module, root).read_bytes(), crc)
+    return f"{crc:08x} {len(MODULES)}"
+
+
+def note_built(root: Path) -> None:
+    """The machine code below root was made from the sources below root."""
+    (root / _MADE_FROM).write_text(fingerprint(root))
+
+
+def _reason() -> str:
+    for variable, value in (("TOPICD_COMPILED", "0"), ("TOPICD_PURE", "1")):
+        if os.environ.get(variable) == value:
+            return f"{variable}={value} is set"
+    try:
+        made_from = (_ROOT / _MADE_FROM).read_text()
+    except OSError:
+        return "nothing was compiled"
+    return "" if made_from == fingerprint() else "the sources have changed since they were compiled"
+
+
+# Why this process runs the sources; empty: it runs machine code. Found out before any of the modules is imported.
+why_not_used = _reason()
+if why_not_used:
+    sys.meta_path.insert(0, _Sources)  # type: ignore[arg-type]
