@@ -19,7 +19,7 @@ _DESCRIPTORS = 2  # of a reader that is not mapped
 # Mapping a segment and checking its index costs as much as some small reads. It is done for one that has so many, each
 # with few others in between; not for one of many that are read here and there.
 GLANCES = 4
-GLANCES_APART = 64
+GLANCES_APART = 32
 
 
 def _default_readers() -> int:
