@@ -81,7 +81,7 @@ class _Stored(NamedTuple):
 
     data: Buffer
     last: int
-    count: int
+    frames: int
 
 
 class Reader:
