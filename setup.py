@@ -30,19 +30,14 @@ def native_core() -> Extension:
 def hot_modules() -> list[Extension]:
     if not {"build_ext", "develop", "editable_wheel", "bdist_wheel", "install", "build"} & set(sys.argv):
         return []
+    sources = [str(compiled.source_of(name, Path())) for name in compiled.MODULES]
+    arguments = ["--ignore-missing-imports", "--no-warn-unused-ignores", *sources]
     try:
         from mypyc.build import mypycify
-    except ImportError as exc:
-        print(f"the hot modules are not compiled: {exc}", file=sys.stderr)
-        return []
-    sources = [str(compiled.source_of(name, Path())) for name in compiled.MODULES]
-    options = ["--ignore-missing-imports", "--no-warn-unused-ignores"]
-    try:
-        made = mypycify(
-            [*options, *sources], group_name=compiled.GROUP, opt_level="2", debug_level="0", multi_file=True
-        )
+
+        made = mypycify(arguments, group_name=compiled.GROUP, opt_level="2", debug_level="0", multi_file=True)
     except (Exception, SystemExit) as exc:
-        print(f"the hot modules are not compiled: {exc}", file=sys.stderr)
+        sys.stderr.write(f"the hot modules are not compiled: {exc}\n")
         return []
     for extension in made:
         extension.optional = True

@@ -145,10 +145,10 @@ def _scale() -> Iterator[Case]:
     yield Case(
         "topics",
         "topics",
-        "Many topics: single appends and fetches of 100, relaxed, 100 B",
+        "Many topics of 100 records: single appends and fetches of 100, relaxed, 100 B",
         figures,
-        Load(seconds=2.0, records=100 * K, steps=(10, 1 * K, 10 * K)),
-        Load(seconds=0.6, records=20 * K, steps=(10, 500)),
+        Load(seconds=2.0, records=100, steps=(10, 1 * K, 10 * K)),
+        Load(seconds=0.6, records=100, steps=(10, 500)),
         quick_rounds=2,
     )
     yield Case(

@@ -75,6 +75,15 @@ def stop(server: subprocess.Popen[bytes], timeout: float = 15.0) -> None:
             kill9(server)
 
 
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """What the processes have used so far."""
+    total = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(psutil.Process(pid).cpu_times()[:2])
+    return total
+
+
 def pss_mib(pids: Sequence[int], part: str = "Pss") -> float:
     """Proportional set size of all processes together: shared pages are counted once. Parts: Pss_Anon, Pss_File."""
     total = 0

@@ -263,12 +263,12 @@ class Checkpointer:
     def _plan_draft(self, work: _Round, topic: Topic, draft: Draft) -> None:
         self._plan_marks(work, topic, draft.first_seq, Ranges(topic.tail_dead.within(draft.first_seq, draft.last_seq)))
         work.drafts.append((topic, draft))
-        work.jobs.append(draft.job(self._actor.data.topic(topic.id)))
+        work.jobs.append(draft.job(self._actor.topic_dir(topic.id)))
 
     def _plan_marks(self, work: _Round, topic: Topic, first_seq: int, ranges: Ranges) -> None:
         if len(ranges):
             again = (topic.id, first_seq) in self._unsure_marks
-            work.mark_jobs.append(MarkJob(self._actor.data.topic(topic.id), first_seq, list(ranges), again))
+            work.mark_jobs.append(MarkJob(self._actor.topic_dir(topic.id), first_seq, list(ranges), again))
             work.marked.append((topic, first_seq, ranges.copy()))
 
     # ---- results ----

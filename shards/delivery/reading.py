@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topicd._native.interface import Buffer
 from topicd.errors import InvalidRequest, StorageCorrupt
-from topicd.frames import core
+from topicd.frames import FrameType, core
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB, MAX_NODE
 from topicd.model import GapReason, TagMatch, Tombstone
 from topicd.shards.delivery.metadata_only import without_data
@@ -28,6 +28,7 @@ _EXAMINE_BYTES = FETCH_BYTES_MAX
 _FILTERED = 1_024
 _FILTERED_BYTES = 256 * KIB
 _NODES_MAX = 256
+_FEW_BYTES = 256 * KIB  # more of a segment are worth mapping it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,14 @@ class _Chunk(NamedTuple):
     last: int
     dead: Ranges | None
     frames: int  # fewer than last - first + 1 where a rewrite took dead ones away
+
+
+class _Stored(NamedTuple):
+    """Whole frames from a segment up to seq `last`, checked, and how many they are."""
+
+    data: Buffer
+    last: int
+    frames: int
 
 
 class Reader:
@@ -192,18 +201,47 @@ class Reader:
             return self._chunk(topic, topic.stored + 1, stop, max_records, max_bytes) if topic.stored < stop else None
         info = topic.segments[index]
         first = max(first, info.first_seq)
-        span = self._actor.segment_reader(topic, info).locate(first - 1, max_records, max_bytes)
+        wanted = min(max_records, stop - first + 1)
+        found = self._few(topic, info, first, wanted, max_bytes) or self._many(topic, info, first, wanted, max_bytes)
+        if found is None:
+            return None
+        data, last, count = found
+        marks = topic.marks.get(info.first_seq)
+        dead = marks if marks is not None and marks.within(first, last) else None
+        return _Chunk(data, 0, len(data), first, last, dead, count)
+
+    def _few(self, topic: Topic, info: SegmentInfo, first: int, wanted: int, max_bytes: int) -> _Stored | None:
+        """Records whose frames prove that they are the ones asked for, and all of them: then it does not matter that
+        nobody vouches for the index that led there. None: they must be looked at closely."""
+        if info.dead or min(wanted * (info.data_bytes // info.count), max_bytes) > _FEW_BYTES:
+            return None
+        try:
+            reader = self._actor.segment_glance(topic, info)
+            span = reader.locate(first - 1, wanted, max_bytes)
+            if span is None or not span.start <= span.end <= info.data_bytes:
+                return None
+            data = reader.read_span(span)
+        except StorageCorrupt:
+            return None
+        scan = core.scan_frames(data, 0, len(data))
+        if scan.problem or len(scan.runs) != 1:
+            return None
+        run, count = scan.runs[0], span.last_seq - first + 1
+        if (run.type, run.topic_id, run.first_seq, run.count) != (FrameType.APPEND, topic.id, first, count):
+            return None
+        return _Stored(data, span.last_seq, count)
+
+    def _many(self, topic: Topic, info: SegmentInfo, first: int, wanted: int, max_bytes: int) -> _Stored | None:
+        span = self._actor.segment_reader(topic, info).locate(first - 1, wanted, max_bytes)
         if span is None:
             return None
-        last = min(span.last_seq, stop)
+        last = span.last_seq
         data, count = self._verified(topic, info, first, last)
         if data is None:
             # The records before the damage are good; the next read meets it head-on.
             last = first + count - 1
             data, count = self._verified(topic, info, first, last)
-        marks = topic.marks.get(info.first_seq)
-        dead = marks if marks is not None and marks.within(first, last) else None
-        return _Chunk(data or b"", 0, len(data or b""), first, last, dead, count)
+        return _Stored(data or b"", last, count)
 
     def _verified(self, topic: Topic, info: SegmentInfo, first: int, last: int) -> tuple[Buffer | None, int]:
         """The frames of first..last and how many there are; (None, n) if damage follows n good seqs.

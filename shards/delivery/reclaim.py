@@ -64,7 +64,7 @@ class Reclaimer:
     async def run(self, pool: ThreadPoolExecutor, dropping: list[tuple[Topic, list[int]]]) -> None:
         actor = self._actor
         for topic, first_seqs in dropping:
-            directory = actor.data.topic(topic.id)
+            directory = actor.topic_dir(topic.id)
             await actor.loop.run_in_executor(pool, drop_segments, actor.fs, directory, first_seqs)
             self.dropped += len(first_seqs)
         budget = _REWRITES_PER_ROUND
@@ -76,7 +76,7 @@ class Reclaimer:
     async def _rewrite(self, pool: ThreadPoolExecutor, topic: Topic, info: SegmentInfo) -> None:
         actor = self._actor
         dead = topic.marks[info.first_seq].copy()
-        directory = actor.data.topic(topic.id)
+        directory = actor.topic_dir(topic.id)
         try:
             new = await actor.loop.run_in_executor(pool, rewrite_segment, actor.fs, directory, info, dead)
         except (OSError, StorageCorrupt) as exc:

@@ -19,7 +19,7 @@ from topicd.errors import StorageCorrupt, StorageFailed, TopicdError
 from topicd.shards.storage.deletions import pack_marks, write_marks
 from topicd.shards.storage.fs import File, Fs, tmp_path, write_unsynced
 from topicd.shards.storage.index import ENTRY_BYTES
-from topicd.shards.storage.names import DATA, IDX, segment_file
+from topicd.shards.storage.names import DATA, IDX, segment_path
 from topicd.shards.storage.seal import Sealed, Seals, prepare_seal, seal_segment
 from topicd.shards.storage.segment import Damage, SegmentInfo
 
@@ -171,8 +171,11 @@ def _sync_names(fs: Fs, works: list[_Work[AppendJob]]) -> None:
 
 def _for_each_root(works: list[_Work[J]], step: Callable[[Path], None]) -> None:
     """One step for all works below the same directory."""
-    for root in {work.root for work in works}:
-        _for_all([work for work in works if work.root == root], step, root)
+    below: dict[Path, list[_Work[J]]] = {}
+    for work in works:
+        below.setdefault(work.root, []).append(work)
+    for root, mine in below.items():
+        _for_all(mine, step, root)
 
 
 def _for_all(works: list[_Work[J]], step: Callable[[Path], None], path: Path) -> None:
@@ -190,12 +193,12 @@ def _write_data(fs: Fs, work: _Work[AppendJob]) -> None:
     job = work.job
     if job.create:
         fs.mkdir(job.topic_dir)
-    work.file = fs.open(_path(job, DATA), write=True, create=job.create)
+    work.file = fs.open(segment_path(job.topic_dir, job.first_seq, DATA), write=True, create=job.create)
     _put(work.file, job, DATA, job.data, job.data_offset)
 
 
 def _write_index(fs: Fs, job: AppendJob) -> None:
-    file = fs.open(_path(job, IDX), write=True, create=True)
+    file = fs.open(segment_path(job.topic_dir, job.first_seq, IDX), write=True, create=True)
     try:
         _put(file, job, IDX, [job.index], job.index_offset)
     finally:
@@ -205,7 +208,7 @@ def _write_index(fs: Fs, job: AppendJob) -> None:
 def _put(file: File, job: AppendJob, part: str, content: Sequence[Buffer], offset: int) -> None:
     size = file.size()
     if size < offset:
-        path = str(_path(job, part))
+        path = segment_path(job.topic_dir, job.first_seq, part)
         message = f"{path}: has {size} bytes where {offset} were stored"
         raise StorageCorrupt(message, segment=path, first_seq=job.first_seq, last_seq=job.first_seq)
     length = sum(len(piece) for piece in content)
@@ -264,7 +267,3 @@ def _seal_facts(job: AppendJob) -> dict[str, Any]:
 
 def _note_sealed(work: _Work[AppendJob], sealed: Sealed) -> None:
     work.result.sealed, work.result.damage = sealed.info, sealed.damage
-
-
-def _path(job: AppendJob, part: str) -> Path:
-    return segment_file(job.topic_dir, job.first_seq, part)

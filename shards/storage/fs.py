@@ -58,7 +58,7 @@ class File(Protocol):
 
 
 class Fs(Protocol):
-    def open(self, path: Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+    def open(self, path: Path | str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
         """Without write: read only. create makes a missing file; exclusive refuses an existing one."""
         ...
 
@@ -170,7 +170,7 @@ class RealFs:
     def __init__(self) -> None:
         self._anchors: dict[Path, int] = {}
 
-    def open(self, path: Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> RealFile:
+    def open(self, path: Path | str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> RealFile:
         flags = os.O_RDWR if write else os.O_RDONLY
         if create:
             flags |= os.O_CREAT

@@ -1,8 +1,10 @@
 """Reading one segment. Promise: bytes handed out are exactly the frames asked for; a damaged record raises
 StorageCorrupt that names the segment and its seqs, and its neighbours stay readable.
 
-A sealed segment is mapped, the active one is read with pread. Nothing changes after open(), so many threads
-may read; views stay valid when the reader is closed or forgotten.
+A sealed segment is mapped and its index checked, the active one is read with pread. Few records of a sealed one may
+be read with pread too: opening costs little then, but the index is believed as it is, so the caller checks that the
+frames are those he asked for. Nothing changes after open(), so many threads may read; views stay valid when the reader
+is closed or forgotten.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from topicd.shards.storage.index import (
     gone_entries,
     offset_at,
 )
-from topicd.shards.storage.names import DATA, IDX, map_file, segment_file, topic_id_of
+from topicd.shards.storage.names import DATA, IDX, map_file, segment_file, segment_path, topic_id_of
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.recover import APPEND, reindex
 from topicd.shards.storage.segment import SegmentInfo
@@ -44,12 +46,13 @@ class Span(NamedTuple):
 
 
 class SegmentReader:
-    def __init__(self, fs: Fs, topic_dir: Path, info: SegmentInfo) -> None:
-        """info is read at every call, so the active segment's growth shows as soon as its owner notes it."""
+    def __init__(self, fs: Fs, topic_dir: Path, info: SegmentInfo, *, mapped: bool | None = None) -> None:
+        """info is read at every call, so the active segment's growth shows as soon as its owner notes it. mapped
+        defaults to whether it is sealed."""
         self._fs = fs
         self._dir = topic_dir
         self._info = info
-        self._mapped = info.sealed
+        self._mapped = info.sealed if mapped is None else mapped
         self._data = memoryview(b"")
         self._index = memoryview(b"")
         self._files: tuple[File, File] | None = None
@@ -61,9 +64,9 @@ class SegmentReader:
             if self._mapped:
                 self._map()
             else:
-                index = self._fs.open(self._path(IDX))
+                index = self._fs.open(segment_path(self._dir, self._info.first_seq, IDX))
                 try:
-                    self._files = (index, self._fs.open(self._path(DATA)))
+                    self._files = (index, self._fs.open(segment_path(self._dir, self._info.first_seq, DATA)))
                 except BaseException:
                     index.close()
                     raise
@@ -147,29 +150,34 @@ class SegmentReader:
         last = min(first + max_records - 1, info.last_seq)
         if first > last:
             return None
-        start = self.entry(first).offset
+        start, length, _, _ = self.entry(first)
+        end = start + length
         low, high = first, last
+        middle = last  # mostly they all fit
         while low < high:
-            middle = (low + high + 1) // 2
             offset, length, _, _ = self.entry(middle)
             if offset + length - start <= max_bytes:
-                low = middle
+                low, end = middle, offset + length
             else:
                 high = middle - 1
-        offset, length, _, _ = self.entry(low)
-        return Span(first, low, start, offset + length)
+            middle = (low + high + 1) // 2
+        return Span(first, low, start, end)
 
     def read(self, first_seq: int, last_seq: int) -> memoryview | bytes:
         """The frames of first_seq..last_seq, end to end; checksums are not checked (see verify)."""
         for first, last in self._damaged.within(first_seq, last_seq):
             raise self._corrupt(first, last, "frames were unreadable when it was sealed")
-        start, size = self.entry(first_seq).offset, self.bytes_of(first_seq, last_seq)
+        start = self.entry(first_seq).offset
+        return self.read_span(Span(first_seq, last_seq, start, start + self.bytes_of(first_seq, last_seq)))
+
+    def read_span(self, span: Span) -> memoryview | bytes:
+        """The bytes of a span, whatever they are."""
         if self._mapped:
-            frames: memoryview | bytes = self._data[start : start + size]
+            frames: memoryview | bytes = self._data[span.start : span.end]
         else:
-            frames = self._open_files()[1].pread(size, start)
-        if len(frames) != size:
-            raise self._corrupt(self._first_behind(start + len(frames)), last_seq, "data ends early")
+            frames = self._open_files()[1].pread(span.end - span.start, span.start)
+        if len(frames) != span.end - span.start:
+            raise self._corrupt(self._first_behind(span.start + len(frames)), span.last_seq, "data ends early")
         return frames
 
     def bytes_of(self, first_seq: int, last_seq: int) -> int:

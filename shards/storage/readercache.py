@@ -4,6 +4,7 @@ pushed out stays usable for whoever holds it, and its mapping goes with its last
 
 from __future__ import annotations
 
+import resource
 from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
@@ -13,18 +14,31 @@ from topicd.shards.storage.lookup import SegmentLookup
 from topicd.shards.storage.reader import SegmentReader
 from topicd.shards.storage.segment import SegmentInfo
 
-MAX_READERS = 256
+MAX_READERS = 1_024
+_DESCRIPTORS = 2  # of a reader that is not mapped
+# Mapping a segment and checking its index costs as much as some small reads. It is done for one that has so many, each
+# with few others in between; not for one of many that are read here and there.
+GLANCES = 4
+GLANCES_APART = 32
+
+
+def _default_readers() -> int:
+    """Together they take at most a quarter of the descriptors that the process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_READERS if soft == resource.RLIM_INFINITY else min(MAX_READERS, soft // (4 * _DESCRIPTORS))
 
 
 class ReaderCache:
     """May be used by many threads."""
 
-    def __init__(self, fs: Fs, max_bytes: int, max_readers: int = MAX_READERS) -> None:
+    def __init__(self, fs: Fs, max_bytes: int, max_readers: int | None = None) -> None:
         self._fs = fs
         self._max_bytes = max_bytes
-        self._max_readers = max_readers
+        self._max_readers = _default_readers() if max_readers is None else max_readers
         self._lock = Lock()
         self._readers: OrderedDict[tuple[int, int], SegmentReader] = OrderedDict()
+        self._glances: dict[tuple[int, int], tuple[int, int]] = {}  # at those not mapped: how many, the latest's number
+        self._glanced = 0  # at any
         self._bytes = 0
         self._lookups: OrderedDict[tuple[int, int], SegmentLookup] = OrderedDict()
         self._lookup_bytes = 0
@@ -44,8 +58,29 @@ class ReaderCache:
             if reader is not None and reader.info is info and reader.mapped == info.sealed:
                 self._readers.move_to_end(key)
                 return reader
+        return self._keep(key, SegmentReader(self._fs, topic_dir, info))
+
+    def glance(self, topic_id: int, topic_dir: Path, info: SegmentInfo) -> SegmentReader:
+        """The same for few records. Its index may be believed unseen: check that the frames are those asked for."""
+        key = (topic_id, info.first_seq)
+        with self._lock:
+            self._glanced += 1
+            reader = self._readers.get(key)
+            known = reader is not None and reader.info is info
+            if reader is not None and known and (reader.mapped or not info.sealed or not self._worth_a_map(key)):
+                self._readers.move_to_end(key)
+                return reader
+        return self._keep(key, SegmentReader(self._fs, topic_dir, info, mapped=known and info.sealed))
+
+    def _worth_a_map(self, key: tuple[int, int]) -> bool:
+        glances, latest = self._glances.get(key, (0, 0))
+        glances = glances + 1 if self._glanced - latest <= GLANCES_APART else 1
+        self._glances[key] = (glances, self._glanced)
+        return glances >= GLANCES
+
+    def _keep(self, key: tuple[int, int], reader: SegmentReader) -> SegmentReader:
         # Opened outside the lock: it may wait for the disk.
-        reader = SegmentReader(self._fs, topic_dir, info).open()
+        reader.open()
         with self._lock:
             self._forget(key)
             self._readers[key] = reader
@@ -87,12 +122,14 @@ class ReaderCache:
     def clear(self) -> None:
         with self._lock:
             self._readers.clear()
+            self._glances.clear()
             self._lookups.clear()
             self._bytes = self._lookup_bytes = 0
 
     def _forget(self, key: tuple[int, int]) -> None:
         # Not closed: another thread may be reading through it.
         reader = self._readers.pop(key, None)
+        self._glances.pop(key, None)
         if reader is not None:
             self._bytes -= reader.mapped_bytes
 

@@ -9,6 +9,7 @@ import pytest
 from tests.support.daemon import LIVELY, Daemon, wait_until
 from topicd.errors import StorageCorrupt
 from topicd.model import TagMatch
+from topicd.shards.storage.index import ENTRY_BYTES
 
 
 @pytest.mark.parametrize("match", [None, TagMatch(b"t")], ids=["plain", "by tag"])
@@ -33,3 +34,21 @@ def test_one_read_gives_what_lies_before_the_damage_and_the_next_one_names_it(
         assert caught.value.detail["first_seq"] == len(before) + 1
         behind = client.read("orders", caught.value.detail["last_seq"], limit=1000, match=match)
         assert behind.records[0].seq == caught.value.detail["last_seq"] + 1
+
+
+def test_an_index_that_points_to_other_records_misleads_nobody(tmp_path: Path) -> None:
+    # Recovery maps segments to count what they hold; nothing of that shall be kept.
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1, map_cache_bytes=0, **LIVELY) as daemon:
+        client = daemon.client()
+        client.publish_many("orders", [b"record %04d" % n for n in range(1, 1201)])
+        folder = daemon.data.topic(client.state("orders").topic_id)
+        wait_until(lambda: list(folder.glob("*.tags")), "a sealed segment")
+        index = min(folder.glob("*.tags")).with_suffix(".idx")
+        daemon.stop()
+        entries = index.read_bytes()
+        index.write_bytes(entries[ENTRY_BYTES:] + entries[:ENTRY_BYTES])
+        daemon.start().wait_ready()
+        for seq in (1, 200, 499, 500):
+            for limit in (1, 3):
+                found = [(record.seq, record.data) for record in client.read("orders", seq - 1, limit=limit)]
+                assert found == [(n, b"record %04d" % n) for n in range(seq, seq + limit)]

@@ -47,7 +47,8 @@ class FakeDisk:
 
     # ---- Fs ----
 
-    def open(self, path: Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> FakeFile:
+    def open(self, path: Path | str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> FakeFile:
+        path = Path(path)
         with self._lock:
             parent, name = self._parent(path)
             node = parent.live.get(name)

@@ -60,12 +60,14 @@ class FaultFs:
     def count(self) -> int:
         return len(self.calls)
 
-    def open(self, path: Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
-        def step() -> File:
-            return self.inner.open(path, write=write, create=create, exclusive=exclusive)
+    def open(self, path: Path | str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        place = Path(path)
 
-        makes = (create or exclusive) and not self.inner.exists(path)
-        return FaultFile(self, path, self.mutate("create", path, step) if makes else self.look("open", path, step))
+        def step() -> File:
+            return self.inner.open(place, write=write, create=create, exclusive=exclusive)
+
+        makes = (create or exclusive) and not self.inner.exists(place)
+        return FaultFile(self, place, self.mutate("create", place, step) if makes else self.look("open", place, step))
 
     def rename(self, source: Path, target: Path) -> None:
         self.mutate("rename", target, lambda: self.inner.rename(source, target))

@@ -63,7 +63,8 @@ class MonitorFs:
 
     # ---- Fs ----
 
-    def open(self, path: Path, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+    def open(self, path: Path | str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        path = Path(path)
         fresh = (create or exclusive) and not self.inner.exists(path)
         inner = self.inner.open(path, write=write, create=create, exclusive=exclusive)
         if fresh:

@@ -16,7 +16,7 @@ from topicd.shards.storage.fs import Fs, RealFs, tmp_path
 from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.reader import SegmentReader, Span
-from topicd.shards.storage.readercache import ReaderCache
+from topicd.shards.storage.readercache import GLANCES, GLANCES_APART, ReaderCache
 from topicd.shards.storage.rewrite import rewrite_segment
 
 COUNT = 40
@@ -326,6 +326,50 @@ def test_a_segment_sealed_since_is_opened_anew(disk: FakeDisk, topic: Topic) -> 
     assert sealed.mapped
     assert bytes(sealed.read(1, 20)) == frames(7, 1, 20)
     assert bytes(active.read(1, 10)) == frames(7, 1, 10)
+
+
+def test_few_records_are_read_without_a_map_until_a_segment_is_read_on_and_on(segments: Topic) -> None:
+    infos = load_segments(RealFs(), segments.dir).segments
+    cache = ReaderCache(RealFs(), 1 << 30)
+    first = cache.glance(7, segments.dir, infos[0])
+    span = first.locate(4, 5, 1 << 20)
+    assert span is not None
+    assert bytes(first.read_span(span)) == frames(7, 5, 5)
+    assert cache.mapped_bytes == 0
+    for _ in range(GLANCES - 1):
+        assert cache.glance(7, segments.dir, infos[0]) is first
+    mapped = cache.glance(7, segments.dir, infos[0])
+    assert mapped.mapped
+    assert cache.glance(7, segments.dir, infos[0]) is cache.get(7, segments.dir, infos[0]) is mapped
+    assert len(cache) == 1
+
+
+def test_one_segment_of_many_that_are_read_here_and_there_is_not_mapped(segments: Topic) -> None:
+    infos = load_segments(RealFs(), segments.dir).segments
+    cache = ReaderCache(RealFs(), 1 << 30)
+    for _ in range(2 * GLANCES):
+        cache.glance(7, segments.dir, infos[0])
+        for other in range(GLANCES_APART):
+            cache.glance(100 + other, segments.dir, infos[1])
+    assert cache.mapped_bytes == 0
+
+
+def test_who_needs_the_index_gets_a_reader_that_has_checked_it(segments: Topic) -> None:
+    infos = load_segments(RealFs(), segments.dir).segments
+    cache = ReaderCache(RealFs(), 1 << 30)
+    assert not cache.glance(7, segments.dir, infos[0]).mapped
+    assert cache.get(7, segments.dir, infos[0]).mapped
+    assert cache.glance(7, segments.dir, infos[0]).mapped
+
+
+def test_readers_leave_most_descriptors_to_connections(segments: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    infos = load_segments(RealFs(), segments.dir).segments
+    monkeypatch.setattr("resource.getrlimit", lambda _: (32, 32))
+    cache = ReaderCache(RealFs(), 1 << 30)
+    before = open_files()
+    for info in infos[:6]:
+        cache.glance(7, segments.dir, info)
+    assert open_files() - before == 8
 
 
 def test_many_threads_may_use_the_cache(segments: Topic) -> None:
