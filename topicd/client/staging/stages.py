@@ -57,8 +57,16 @@ class Stages:
 
     def write(self, batch: int, partition: int, laid: Iterable[Laid]) -> Staged:
         """Stages batches of ready-made frames, each with its destination."""
-        topic = names.stage_topic(self.query, batch, partition, self._clock.now_ms())
-        return write_stage(self._client, topic, laid, ttl_ms=self._ttl_ms)
+        return write_stage(self._client, self._stage_topic(batch, partition), laid, ttl_ms=self._ttl_ms)
+
+    def _stage_topic(self, batch: int, partition: int) -> str:
+        """Neighbouring parts are written at the same time: they go to different shards."""
+        directory = self._client.engine.directory
+        wanted = partition % len(directory.shards())
+        while True:
+            topic = names.stage_topic(self.query, batch, partition, self._clock.now_ms())
+            if directory.shard_of(topic) == wanted:
+                return topic
 
     def write_records(self, batch: int, partition: int, topic: str, records: Sequence[Any]) -> Staged:
         """Stages a list like that of `publish_many`."""
