@@ -87,4 +87,4 @@ def _reason() -> str:
 # Why this process runs the sources; empty: it runs machine code. Found out before any of the modules is imported.
 why_not_used = _reason()
 if why_not_used:
-    sys.meta_path.insert(0, _Sources)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Sources)

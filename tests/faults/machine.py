@@ -564,10 +564,11 @@ class Wire:
     def _feed(self, data: bytes) -> None:
         view = memoryview(data)
         while view and not self.dead:
-            buffer = self._session.get_buffer(len(view))
-            size = min(len(view), len(buffer))
-            buffer[:size] = view[:size]
+            size = len(view)
             with suppress(Killed):
+                buffer = self._session.get_buffer(size)
+                size = min(size, len(buffer))
+                buffer[:size] = view[:size]
                 self._session.buffer_updated(size)
             self._machine.pulse()
             view = view[size:]

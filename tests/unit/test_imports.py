@@ -18,6 +18,7 @@ LINKS = ("topicd/ipc/", "topicd/shards/", "topicd/cli/")
 VOCABULARY = (
     "topicd._native",
     "topicd.clock",
+    "topicd.compiled",
     "topicd.config",
     "topicd.errors",
     "topicd.frames",

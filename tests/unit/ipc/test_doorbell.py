@@ -43,6 +43,25 @@ def test_a_sleeping_process_is_rung_and_sleeps_again_only_after_awake(region: sh
     assert not readable(bell.fd)
 
 
+def test_whoever_rings_learns_whether_somebody_slept(region: shm.Region) -> None:
+    bell = Doorbell(region, 0, doorbell.create_fd())
+    assert not bell.ring()
+    bell.announce()
+    assert bell.ring()
+    assert not bell.ring()
+
+
+def test_who_has_withdrawn_is_not_rung_until_the_next_announcement(region: shm.Region) -> None:
+    bell = Doorbell(region, 0, doorbell.create_fd())
+    bell.announce()
+    bell.withdraw()
+    bell.ring()
+    assert not readable(bell.fd)
+    bell.announce()
+    bell.ring()
+    assert readable(bell.fd)
+
+
 def test_bells_are_apart(region: shm.Region) -> None:
     first, second = (Doorbell(region, i, doorbell.create_fd()) for i in range(2))
     first.announce()

@@ -135,6 +135,23 @@ def test_only_what_the_counter_covers_is_told(pair: Pair) -> None:
     assert pair.story == ["a", "b"]
 
 
+def test_a_lone_write_can_be_waited_for_without_sleep(pair: Pair) -> None:
+    assert not pair.outlet.has_lone_write
+    pair.submit("a", Need.WRITTEN, b"x" * 10)
+    assert pair.outlet.has_lone_write
+    assert not pair.outlet.await_write(1)
+    pair.wal.write()
+    assert pair.outlet.await_write(1)
+    assert pair.story == []  # waiting tells nobody: collect does
+
+
+@pytest.mark.parametrize("other", [Need.WRITTEN, Need.SYNCED])
+def test_a_write_in_company_is_not_waited_for(pair: Pair, other: Need) -> None:
+    pair.submit("a", Need.WRITTEN, b"x")
+    pair.submit("b", other, b"x")
+    assert not pair.outlet.has_lone_write
+
+
 def test_written_then_synced_are_told_in_the_order_of_the_ring_when_both_came_true_at_once(pair: Pair) -> None:
     """A topic's later batch may need the sync; the earlier one must become visible first."""
     pair.submit("first", Need.WRITTEN, b"x")
