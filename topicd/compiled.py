@@ -34,6 +34,7 @@ MODULES = (
     "topicd.shards.delivery.tail",
     "topicd.shards.delivery.topic",
     "topicd.shards.delivery.watch",
+    "topicd.shards.linger",
     "topicd.shards.wal.committer",
     "topicd.shards.wal.log",
     "topicd.shards.wal.shard",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import os
+import select
 import socket
 import time
 from functools import lru_cache
@@ -30,6 +30,7 @@ from topicd.shards.delivery.priority import effective_priority
 from topicd.shards.delivery.reading import Reader
 from topicd.shards.delivery.retention import IndexSizes, Retention
 from topicd.shards.delivery.topics import Topics
+from topicd.shards.linger import Linger
 from topicd.shards.runtime import HEARTBEAT_S
 from topicd.shards.storage.reader import SegmentReader
 from topicd.shards.storage.readercache import ReaderCache
@@ -47,7 +48,6 @@ log = logging.getLogger(__name__)
 
 _STALLED_MESSAGE_S = 30.0
 _LINGER_NS = 60_000  # what sleeping and being woken cost
-_LINGER_MISSES = 6
 _DIRS_KEPT = 8_192
 TOP_TOPICS = 20  # whose figures are on the stats page
 _SLOWEST_BYTES_S = 1 << 20  # a long message may take longer, if it comes at this pace
@@ -96,9 +96,9 @@ class Actor:
         self._turn_scheduled = False
         self._shown_at = time.monotonic()
         self.to_ring: set[Outlet] = set()
-        self._may_linger = len(os.sched_getaffinity(0)) > 1  # else the one to be waited for could not work
-        self._linger_misses = 0
-        self._linger_pause = 0
+        self._write_linger = Linger(_LINGER_NS)
+        self._request_linger = Linger(_LINGER_NS)
+        self._events = _events_of(loop)
         # counters
         self.appends = 0
         self.records = 0
@@ -116,13 +116,16 @@ class Actor:
     def doorbell(self) -> None:
         """The WAL shards have news. Announce, then look once more: what came in between would not ring again."""
         bell = self.shard.bell
+        lone = sum(outlet.under_way for outlet in self.outlets) == 1
         while True:
             self._collect()
             # Emptied only now: those who wait for an answer do not wait for this.
             bell.awake()
             bell.announce()
             if not self._collect():
-                return
+                break
+        if lone and all(outlet.idle for outlet in self.outlets):
+            self._await_request()
 
     def _collect(self) -> bool:
         told = False
@@ -132,24 +135,27 @@ class Actor:
             self.end_turn()
         return told
 
-    def linger(self) -> None:
-        """A lone write that needs no sync is in the file sooner than this process could fall asleep and be woken: look
-        for it that long. Where it takes longer, it is tried ever more seldom."""
-        if self._linger_pause:
-            self._linger_pause -= 1
-            return
+    def await_write(self) -> None:
+        """A lone write that needs no sync is in the file sooner than this process could fall asleep and be woken."""
         busy = [outlet for outlet in self.outlets if not outlet.idle]
-        if len(busy) != 1 or not busy[0].has_lone_write or not self._may_linger:
+        if len(busy) != 1 or not busy[0].has_lone_write or not self._write_linger.worthwhile():
             return
         bell = self.shard.bell
         bell.withdraw()
-        if busy[0].await_write(_LINGER_NS):
-            self._linger_misses = 0
-        else:
-            self._linger_misses = min(self._linger_misses + 1, _LINGER_MISSES)
-            self._linger_pause = 1 << self._linger_misses
+        written = self._write_linger.until(busy[0].oldest_is_written)
         bell.announce()
         self._collect()
+        if written:
+            self._await_request()
+
+    def _await_request(self) -> None:
+        """Whoever writes one record at a time sends the next when it has the answer. Nothing is read here: the loop
+        finds the request, and whatever else came, without having slept."""
+        if self._events is not None and self._request_linger.worthwhile():
+            self._request_linger.until(self._something_came)
+
+    def _something_came(self) -> bool:
+        return bool(self._events.poll(0))
 
     async def wait_synced(self) -> None:
         """Until everything placed so far is durable. On the way out, a WAL shard that has left is waited for once."""
@@ -376,3 +382,13 @@ class Actor:
             "loop_lag_ms": self.loop_lag_ms,
             "damage": len(self.damage),
         }
+
+
+def _events_of(loop: asyncio.AbstractEventLoop) -> Any:
+    """Tells whether the loop has anything to do; None: this loop does not show it."""
+    backend = getattr(loop, "_get_backend_id", None)
+    if backend is None:
+        return None
+    events = select.poll()
+    events.register(backend(), select.POLLIN)
+    return events

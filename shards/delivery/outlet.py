@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -196,15 +195,13 @@ class Outlet:
         """Is all that is under way one entry that will be committed as soon as it is written?"""
         return len(self._written_queue) == 1 and not self._synced_queue and not self._backlog
 
-    def await_write(self, most_ns: int) -> bool:
-        """Look until the oldest write is in the file, without sleeping; False: it took longer."""
-        position = self._written_queue[0].ring_end
-        until = time.monotonic_ns() + most_ns
-        while self._ring.written_pos < position:
-            if time.monotonic_ns() >= until:
-                return False
-            os.sched_yield()  # the one that shall write may have been put on this very core
-        return True
+    def oldest_is_written(self) -> bool:
+        """Is the oldest of those that wait for the file in it?"""
+        return self._ring.written_pos >= self._written_queue[0].ring_end
+
+    @property
+    def under_way(self) -> int:
+        return len(self._written_queue) + len(self._synced_queue)
 
     def collect(self) -> bool:
         """Tell entries what the counters say; True if anything was told."""

@@ -165,7 +165,7 @@ class Session:
             self.close()
         self.actor.end_turn()
         if self.in_flight == 1:
-            self.actor.linger()
+            self.actor.await_write()
 
     def _hold(self) -> None:
         """Take nothing more now: others have their turn first, and answers their way out."""

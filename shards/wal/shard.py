@@ -7,10 +7,8 @@ rings that a killed run left in shared memory, cuts the torn tail, and then begi
 from __future__ import annotations
 
 import logging
-import os
 import select
 import signal
-import time
 from types import FrameType
 from typing import Any
 
@@ -21,6 +19,7 @@ from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import WalState
 from topicd.paths import ring_shm, wal_state_shm
 from topicd.shards import runtime
+from topicd.shards.linger import Linger
 from topicd.shards.runtime import Shard
 from topicd.shards.wal import adopt
 from topicd.shards.wal.committer import Committer, Inlet
@@ -28,7 +27,9 @@ from topicd.shards.wal.log import WalLog
 
 log = logging.getLogger(__name__)
 
-_EXPECT_S = 50e-6
+_ROUSED_NS = 50_000  # what a delivery shard takes to lay out what it rang for
+_ANSWERED_NS = 160_000  # what an answer takes to its writer, and the writer's next record to here
+_LONE_BYTES = 4096  # a group up to this is the write of somebody who waits for it
 
 
 def serve(shard: Shard) -> None:
@@ -46,6 +47,9 @@ class WalShard:
         ]
         self._stopping = False
         self._rung = False  # and nothing was looked for since
+        self._lone_written = False
+        self._roused = Linger(_ROUSED_NS)
+        self._answered = Linger(_ANSWERED_NS)
         self._adopted: list[int] = []
 
     def run(self) -> None:
@@ -95,7 +99,9 @@ class WalShard:
         next_tick = clock.monotonic()
         self._take_messages()  # some may have come with the boot message
         while not self._stopping:
+            before = committer.bytes
             busy = committer.turn()
+            self._lone_written = self._lone_written or 0 < committer.bytes - before <= _LONE_BYTES
             now = clock.monotonic()
             if now >= next_tick:
                 next_tick = now + runtime.HEARTBEAT_S
@@ -109,17 +115,14 @@ class WalShard:
                 self._sleep(poll, committer.next_deadline(), next_tick - now)
 
     def _something_comes(self) -> bool:
-        """Rung early, while the shard that rang still lays out what it will place (Outlet.rouse)? It takes less time
-        than falling asleep and being woken again."""
-        if not self._rung:
-            return False
-        self._rung = False
-        until = time.monotonic() + _EXPECT_S
-        while not self._committer.pending():
-            if time.monotonic() >= until:
-                return False
-            os.sched_yield()  # the one that rang may have been put aside for this process
-        return True
+        """Rung early, while the shard that rang still lays out what it will place (Outlet.rouse)? Or has somebody got
+        an answer who writes one record at a time? Then more comes before this process could fall asleep and be woken,
+        and its core is awake for the writer."""
+        rung, lone = self._rung, self._lone_written
+        self._rung = self._lone_written = False
+        if rung:
+            return self._roused.worthwhile() and self._roused.until(self._committer.pending)
+        return lone and self._answered.worthwhile() and self._answered.until(self._committer.pending)
 
     def _sleep(self, poll: select.poll, deadline: float | None, tick: float) -> None:
         wait = tick if deadline is None else min(tick, deadline)

@@ -139,9 +139,10 @@ def test_a_lone_write_can_be_waited_for_without_sleep(pair: Pair) -> None:
     assert not pair.outlet.has_lone_write
     pair.submit("a", Need.WRITTEN, b"x" * 10)
     assert pair.outlet.has_lone_write
-    assert not pair.outlet.await_write(1)
+    assert pair.outlet.under_way == 1
+    assert not pair.outlet.oldest_is_written()
     pair.wal.write()
-    assert pair.outlet.await_write(1)
+    assert pair.outlet.oldest_is_written()
     assert pair.story == []  # waiting tells nobody: collect does
 
 

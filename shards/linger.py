@@ -1,0 +1,42 @@
+"""Waiting a moment awake for what usually comes sooner than this process could fall asleep and be woken.
+
+Promise: a wait takes no longer than it was allowed, and where waiting is in vain it is tried ever more seldom.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+_MISSES_MAX = 6
+
+MAY_LINGER = len(os.sched_getaffinity(0)) > 1  # else the one to be waited for could not work
+
+
+class Linger:
+    """One thing that is worth waiting for, or not."""
+
+    def __init__(self, most_ns: int) -> None:
+        self._most_ns = most_ns
+        self._misses = 0
+        self._pause = 0
+
+    def worthwhile(self) -> bool:
+        """Shall it be tried this time?"""
+        if self._pause:
+            self._pause -= 1
+            return False
+        return MAY_LINGER
+
+    def until(self, here: Callable[[], bool]) -> bool:
+        """False: it did not come in time."""
+        end = time.monotonic_ns() + self._most_ns
+        while not here():
+            if time.monotonic_ns() >= end:
+                self._misses = min(self._misses + 1, _MISSES_MAX)
+                self._pause = 1 << self._misses
+                return False
+            os.sched_yield()  # the one that is waited for may have been put on this very core
+        self._misses = 0
+        return True
