@@ -1,6 +1,7 @@
 """Waiting a moment awake for what usually comes sooner than this process could fall asleep and be woken.
 
 Promise: a wait takes no longer than it was allowed, and where waiting is in vain it is tried ever more seldom.
+Why: docs/adr/0006.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from collections.abc import Callable
 
 _MISSES_MAX = 6
 
-MAY_LINGER = len(os.sched_getaffinity(0)) > 1  # else the one to be waited for could not work
-
 
 class Linger:
     """One thing that is worth waiting for, or not."""
 
-    def __init__(self, most_ns: int) -> None:
-        self._most_ns = most_ns
+    def __init__(self, most_us: int) -> None:
+        # On a single core the one to be waited for could not work meanwhile.
+        self._most_ns = most_us * 1000 if len(os.sched_getaffinity(0)) > 1 else 0
         self._misses = 0
         self._pause = 0
 
@@ -27,7 +27,7 @@ class Linger:
         if self._pause:
             self._pause -= 1
             return False
-        return MAY_LINGER
+        return self._most_ns > 0
 
     def until(self, here: Callable[[], bool]) -> bool:
         """False: it did not come in time."""

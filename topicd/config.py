@@ -60,6 +60,13 @@ class Settings:
         "size", 64 * MIB, "size of one WAL file; at least twice ring_bytes", low=MIB, high=4096 * MIB
     )
     disk_sync_ms: int = _setting("ms", 50, "longest time until a write of class disk is synced", low=1, high=60_000)
+    linger_us: int = _setting(
+        "us",
+        300,
+        "longest time a shard stays awake for what usually comes sooner than it could be woken; 0: none",
+        low=0,
+        high=1_000,
+    )
     checkpoint_bytes: int = _live(
         "size", 32 * MIB, "checkpoint after so much new data per delivery shard", low=64 * KIB, high=NO_LIMIT
     )

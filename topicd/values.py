@@ -23,7 +23,7 @@ _BOOLS = {
     "off": False,
     "0": False,
 }
-UNIT_TEXT = {"size": "bytes", "ms": "milliseconds", "seconds": "seconds"}
+UNIT_TEXT = {"size": "bytes", "us": "microseconds", "ms": "milliseconds", "seconds": "seconds"}
 
 Rule = Mapping[str, Any]  # kind; low and high for numbers, choices for text
 
@@ -141,6 +141,7 @@ def _file(value: Any) -> str:
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "size": _size,
     "count": _count,
+    "us": _count,
     "ms": _count,
     "seconds": _seconds,
     "flag": _flag,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STALLED_MESSAGE_S = 30.0
-_LINGER_NS = 60_000  # what sleeping and being woken cost
+_NEXT_REQUEST_US = 60  # what an answer takes to its writer, and the writer's next request to here
 _DIRS_KEPT = 8_192
 TOP_TOPICS = 20  # whose figures are on the stats page
 _SLOWEST_BYTES_S = 1 << 20  # a long message may take longer, if it comes at this pace
@@ -93,11 +93,12 @@ class Actor:
         self.sessions: set[Session] = set()
         self._moved: dict[int, Topic] = {}
         self.to_flush: set[Session] = set()
+        self.pushed: set[Session] = set()
         self._turn_scheduled = False
         self._shown_at = time.monotonic()
         self.to_ring: set[Outlet] = set()
-        self._write_linger = Linger(_LINGER_NS)
-        self._request_linger = Linger(_LINGER_NS)
+        self._write_linger = Linger(self.settings.linger_us)
+        self._request_linger = Linger(min(_NEXT_REQUEST_US, self.settings.linger_us))
         self._events = _events_of(loop)
         # counters
         self.appends = 0
@@ -116,7 +117,7 @@ class Actor:
     def doorbell(self) -> None:
         """The WAL shards have news. Announce, then look once more: what came in between would not ring again."""
         bell = self.shard.bell
-        lone = sum(outlet.under_way for outlet in self.outlets) == 1
+        lone = self._under_way() == 1
         while True:
             self._collect()
             # Emptied only now: those who wait for an answer do not wait for this.
@@ -124,7 +125,7 @@ class Actor:
             bell.announce()
             if not self._collect():
                 break
-        if lone and all(outlet.idle for outlet in self.outlets):
+        if lone and not self._under_way():
             self._await_request()
 
     def _collect(self) -> bool:
@@ -136,26 +137,32 @@ class Actor:
         return told
 
     def await_write(self) -> None:
-        """A lone write that needs no sync is in the file sooner than this process could fall asleep and be woken."""
-        busy = [outlet for outlet in self.outlets if not outlet.idle]
-        if len(busy) != 1 or not busy[0].has_lone_write or not self._write_linger.worthwhile():
+        """A lone write is stored sooner than this process could fall asleep and be woken. Whatever else comes ends
+        the wait."""
+        if self._under_way() != 1 or not self._write_linger.worthwhile():
             return
         bell = self.shard.bell
         bell.withdraw()
-        written = self._write_linger.until(busy[0].oldest_is_written)
+        stored = self._write_linger.until(self._stored_or_disturbed)
         bell.announce()
         self._collect()
-        if written:
+        if stored and not self._under_way():
             self._await_request()
+
+    def _under_way(self) -> int:
+        return sum(outlet.under_way for outlet in self.outlets)
+
+    def _stored_or_disturbed(self) -> bool:
+        return any(outlet.oldest_is_stored for outlet in self.outlets) or self._something_came()
 
     def _await_request(self) -> None:
         """Whoever writes one record at a time sends the next when it has the answer. Nothing is read here: the loop
         finds the request, and whatever else came, without having slept."""
-        if self._events is not None and self._request_linger.worthwhile():
+        if self._request_linger.worthwhile():
             self._request_linger.until(self._something_came)
 
     def _something_came(self) -> bool:
-        return bool(self._events.poll(0))
+        return self._events is not None and bool(self._events.poll(0))
 
     async def wait_synced(self) -> None:
         """Until everything placed so far is durable. On the way out, a WAL shard that has left is waited for once."""
@@ -163,12 +170,18 @@ class Actor:
             self.wal_is_away = not await all_synced(self.outlets) and self.draining
 
     def flush_sessions(self) -> None:
-        for session in self.to_flush:
-            session.flush()
-        self.to_flush.clear()
+        """Those who were pushed records come first: they wait for data, the others for a number."""
+        for sessions in (self.pushed, self.to_flush):
+            for session in sessions:
+                session.flush()
+            sessions.clear()
 
     def flush_later(self, session: Session) -> None:
         self.to_flush.add(session)
+        self._schedule_turn()
+
+    def flush_first(self, session: Session) -> None:
+        self.pushed.add(session)
         self._schedule_turn()
 
     def _schedule_turn(self) -> None:

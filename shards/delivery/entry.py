@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
     from topicd.shards.delivery.topic import Topic
 
+_SERVED_FIRST = 8  # followers of a topic; of more, a writer would notice the time that their pushes take
+
 
 class Replier(Protocol):
     """Who waits for the outcome of an append."""
@@ -75,6 +77,10 @@ class AppendEntry(Entry):
     @property
     def content(self) -> int:
         return len(self.frames) - FRAME_OVERHEAD * len(self.offsets)
+
+    @property
+    def awaited(self) -> bool:
+        return 0 < len(self.topic.followers) <= _SERVED_FIRST
 
     def answer(self) -> None:
         head = self.first_seq + len(self.offsets) - 1

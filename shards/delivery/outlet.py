@@ -55,6 +55,11 @@ class Entry:
         self.ring_end = 0
         self.size = 0
 
+    @property
+    def awaited(self) -> bool:
+        """Are there a few who wait for its records? They come before those who wait for its answer."""
+        return False
+
     def answer(self) -> None:
         """Stored as `need` demands: tell those who wait, nothing else. They go on while the rest is done."""
 
@@ -108,7 +113,7 @@ class _Waiting:
 class Outlet:
     def __init__(self, index: int, ring: RingProducer, bell: Doorbell) -> None:
         self.index = index
-        self.send_answers: Callable[[], None] = lambda: None  # called once entries were told to answer
+        self.send_answers: Callable[[], None] = lambda: None  # as soon as entries were told to answer
         self._ring = ring
         self._bell = bell
         self._written_queue: deque[Entry] = deque()
@@ -191,17 +196,16 @@ class Outlet:
             self._bell.ring()
 
     @property
-    def has_lone_write(self) -> bool:
-        """Is all that is under way one entry that will be committed as soon as it is written?"""
-        return len(self._written_queue) == 1 and not self._synced_queue and not self._backlog
-
-    def oldest_is_written(self) -> bool:
-        """Is the oldest of those that wait for the file in it?"""
-        return self._ring.written_pos >= self._written_queue[0].ring_end
+    def under_way(self) -> int:
+        return len(self._written_queue) + len(self._synced_queue) + len(self._backlog)
 
     @property
-    def under_way(self) -> int:
-        return len(self._written_queue) + len(self._synced_queue)
+    def oldest_is_stored(self) -> bool:
+        """Do the counters say so of what is under way?"""
+        ring, written, synced = self._ring, self._written_queue, self._synced_queue
+        return bool(
+            (written and ring.written_pos >= written[0].ring_end) or (synced and ring.synced_pos >= synced[0].ring_end)
+        )
 
     def collect(self) -> bool:
         """Tell entries what the counters say; True if anything was told."""
@@ -301,7 +305,8 @@ class Outlet:
                 told.append(entry)
         if not told:
             return False
-        self.send_answers()
+        if not any(entry.awaited for entry in told):
+            self.send_answers()
         for entry in told:
             self.in_flight_bytes -= entry.size
             entry.committed()

@@ -155,7 +155,7 @@ class Feed(Follower):
             return
         if self.pump(_PUSHES_PER_TURN) >= _PUSHES_PER_TURN:
             sub.schedule()
-        sub.session.actor.flush_later(sub.session)
+        sub.session.actor.flush_first(sub.session)
 
     def gone(self, topic: Topic) -> None:
         self._subscription.feeds.pop(topic.id, None)

@@ -27,8 +27,8 @@ from topicd.shards.wal.log import WalLog
 
 log = logging.getLogger(__name__)
 
-_ROUSED_NS = 50_000  # what a delivery shard takes to lay out what it rang for
-_ANSWERED_NS = 160_000  # what an answer takes to its writer, and the writer's next record to here
+_ROUSED_US = 50  # what a delivery shard takes to lay out what it rang for
+_NEXT_WRITE_US = 160  # what an answer takes to its writer, and the writer's next record to here
 _LONE_BYTES = 4096  # a group up to this is the write of somebody who waits for it
 
 
@@ -48,8 +48,8 @@ class WalShard:
         self._stopping = False
         self._rung = False  # and nothing was looked for since
         self._lone_written = False
-        self._roused = Linger(_ROUSED_NS)
-        self._answered = Linger(_ANSWERED_NS)
+        self._roused = Linger(min(_ROUSED_US, shard.settings.linger_us))
+        self._answered = Linger(min(_NEXT_WRITE_US, shard.settings.linger_us))
         self._adopted: list[int] = []
 
     def run(self) -> None:

@@ -31,6 +31,7 @@ def _metavar(kind: str) -> str:
     return {
         "size": "SIZE",
         "count": "N",
+        "us": "US",
         "ms": "MS",
         "seconds": "SECONDS",
         "path": "DIR",

@@ -12,7 +12,7 @@ from word_writer import BOTH_HALVES
 
 from topicd._native.interface import Core
 
-LAST = 300_000
+LAST = 1_000_000
 
 
 def test_word_written_by_another_process_only_grows(codec: Core, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_word_written_by_another_process_only_grows(codec: Core, tmp_path: Path)
             child.kill()
             child.wait()
         assert codec.fence_load(memory, 64) == LAST * BOTH_HALVES
-        assert changes > 10, "the reader never ran beside the writer"
+        assert changes > 2, "the reader never ran beside the writer"
 
 
 def test_words_keep_their_neighbours(codec: Core) -> None:

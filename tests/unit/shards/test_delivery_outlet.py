@@ -135,22 +135,42 @@ def test_only_what_the_counter_covers_is_told(pair: Pair) -> None:
     assert pair.story == ["a", "b"]
 
 
-def test_a_lone_write_can_be_waited_for_without_sleep(pair: Pair) -> None:
-    assert not pair.outlet.has_lone_write
-    pair.submit("a", Need.WRITTEN, b"x" * 10)
-    assert pair.outlet.has_lone_write
+@pytest.mark.parametrize("need", [Need.WRITTEN, Need.SYNCED])
+def test_the_counters_say_when_the_oldest_is_stored(pair: Pair, need: Need) -> None:
+    assert pair.outlet.under_way == 0
+    pair.submit("a", need, b"x" * 10)
     assert pair.outlet.under_way == 1
-    assert not pair.outlet.oldest_is_written()
+    assert not pair.outlet.oldest_is_stored
     pair.wal.write()
-    assert pair.outlet.oldest_is_written()
-    assert pair.story == []  # waiting tells nobody: collect does
+    assert pair.outlet.oldest_is_stored == (need is Need.WRITTEN)
+    pair.wal.sync()
+    assert pair.outlet.oldest_is_stored
+    assert pair.story == []  # looking tells nobody: collect does
+    pair.outlet.collect()
+    assert not pair.outlet.oldest_is_stored
+    assert pair.outlet.under_way == 0
 
 
-@pytest.mark.parametrize("other", [Need.WRITTEN, Need.SYNCED])
-def test_a_write_in_company_is_not_waited_for(pair: Pair, other: Need) -> None:
-    pair.submit("a", Need.WRITTEN, b"x")
-    pair.submit("b", other, b"x")
-    assert not pair.outlet.has_lone_write
+class Awaited(Note):
+    """A few subscribers wait for it."""
+
+    __slots__ = ()
+
+    @property
+    def awaited(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("kind", "story"), [(Note, ["answers sent", "a"]), (Awaited, ["a"])])
+def test_answers_go_out_at_once_unless_somebody_waits_for_the_records(
+    pair: Pair, kind: type[Note], story: list[str]
+) -> None:
+    """Then the actor sends them at the end of the turn, behind the pushes."""
+    pair.outlet.send_answers = lambda: pair.story.append("answers sent")
+    pair.outlet.submit([b"x"], 1, kind("a", Need.WRITTEN, pair.story))
+    pair.wal.write()
+    pair.outlet.collect()
+    assert pair.story == story
 
 
 def test_written_then_synced_are_told_in_the_order_of_the_ring_when_both_came_true_at_once(pair: Pair) -> None:
