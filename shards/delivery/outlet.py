@@ -24,6 +24,7 @@ from topicd.model import Durability
 log = logging.getLogger(__name__)
 
 _WAITING_FILES_MAX = 2
+ENTRIES_MAX = 10_000  # under way to one WAL shard before clients may change nothing more but append
 
 Part = bytes | bytearray | memoryview
 _SYNC_PATIENCE_S = 2.0
@@ -198,6 +199,10 @@ class Outlet:
     @property
     def under_way(self) -> int:
         return len(self._written_queue) + len(self._synced_queue) + len(self._backlog)
+
+    @property
+    def crowded(self) -> bool:
+        return self.under_way >= ENTRIES_MAX
 
     @property
     def oldest_is_stored(self) -> bool:

@@ -362,6 +362,8 @@ def _number(fields: dict[str, Any], name: str, default: int, low: int, high: int
     return value
 
 
+# What may go through the log. Appends are counted by themselves.
+CHANGES = frozenset({Op.OPEN, Op.CONFIGURE, Op.DELETE_TOPIC, Op.DELETE_RECORDS, Op.CONSUMER})
 HANDLERS: dict[int, Callable[[Session, int, int, memoryview], None]] = {
     Op.HELLO: hello,
     Op.PING: ping,

@@ -41,9 +41,9 @@ from topicd.ipc.protocol import (
 )
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
 from topicd.shards.delivery.entry import AppendEntry, Waiter
-from topicd.shards.delivery.outlet import Need, Outlet
+from topicd.shards.delivery.outlet import ENTRIES_MAX, Need, Outlet
 from topicd.shards.delivery.reading import Answer
-from topicd.shards.delivery.requests import HANDLERS
+from topicd.shards.delivery.requests import CHANGES, HANDLERS
 from topicd.shards.delivery.watch import LongPoll, Subscription
 from topicd.tokens import EVERYTHING
 
@@ -264,6 +264,9 @@ class Session:
                 handler = HANDLERS.get(op)
                 if handler is None:
                     raise InvalidRequest(f"unknown op 0x{op:02x}")
+                if op in CHANGES and any(outlet.crowded for outlet in self.actor.outlets):
+                    message = f"{ENTRIES_MAX} changes are under way and the disk does not keep up"
+                    raise Throttled(message, limit="changes under way", retry_after_ms=100)
                 handler(self, flags, request_id, body)
         except Forbidden as exc:
             self._log_forbidden(exc)

@@ -20,6 +20,7 @@ from tests.support.topicmodel import DEFAULTS
 from topicd.client.client import Client
 from topicd.errors import Conflict, InvalidRequest, Throttled, TopicdError, TopicNotFound
 from topicd.ipc.protocol import MessageFlag, Op
+from topicd.shards.delivery.outlet import ENTRIES_MAX
 
 MAX_SEQ = 2**63 - 1
 
@@ -299,6 +300,33 @@ def test_writes_under_way_are_bounded_per_connection(tmp_path: Path) -> None:
         assert codes == ["ok"] * 5 + ["throttled"] * 55
         assert wire.state(name)["head_seq"] == 500, "what was refused took no seq"
         assert wire.append(topic_id, [b"x"]).count == 1, "the places are free again"
+
+
+def test_changes_under_way_are_bounded(tmp_path: Path) -> None:
+    with Daemon(tmp_path, **SHARED) as daemon:
+        wire = Wire(daemon.run.delivery_socket(0))
+        name = next(n for n in (f"t{i}" for i in range(50)) if _owned(wire, n))
+        stopped = [daemon.kill(f"wal-{n:02d}", signal.SIGSTOP) for n in range(int(SHARED["wal_shards"]))]
+        requests = [
+            wire.send(Op.CONFIGURE, {"topic": name, "config": {"cap_records": 1 + number}})
+            for number in range(ENTRIES_MAX + 50)
+        ]
+        ping = wire.send(Op.PING, {})
+        refused = 0
+        while True:  # those that were refused are answered at once, the others cannot be
+            answer = wire.receive()
+            if answer.request_id == ping:
+                break
+            assert answer.request_id in requests[-60:]
+            assert answer.op == Op.ERROR
+            refused += 1
+        assert 50 <= refused < 60
+        assert wire.ask(Op.STATE, {"topic": name})["head_seq"] == 0, "whoever only asks is answered"
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        last = wire.wait(requests[ENTRIES_MAX - 20]).map
+        assert last["config"]["cap_records"] == ENTRIES_MAX - 19
+        assert wire.ask(Op.CONFIGURE, {"topic": name, "config": {"cap_records": 7}})["config"]["cap_records"] == 7
 
 
 def _owned(wire: Wire, name: str) -> bool:
