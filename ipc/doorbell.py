@@ -32,9 +32,10 @@ class Doorbell:
         self.fd = fd
 
     def ring_and_yield(self) -> None:
-        """Whoever is woken may have been put on this very core: let it go first."""
-        if self.ring():
-            os.sched_yield()
+        """Whoever is woken may have been put on this very core, and whoever is awake may be waiting on it: let it go
+        first."""
+        self.ring()
+        os.sched_yield()
 
     def ring(self) -> bool:
         """True if somebody slept."""
