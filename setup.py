@@ -2,6 +2,7 @@
 the modules' sources serve."""
 
 import sys
+from glob import glob
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -19,8 +20,8 @@ spec.loader.exec_module(compiled)
 def native_core() -> Extension:
     return Extension(
         "topicd._native._core",
-        sources=[f"{NATIVE}/{name}.c" for name in ("core", "write", "scan", "read", "columns", "runs")],
-        depends=[f"{NATIVE}/core.h", f"{NATIVE}/checksum.h", f"{NATIVE}/vendor/xxhash.h"],
+        sources=sorted(glob(f"{NATIVE}/*.c")),
+        depends=[*glob(f"{NATIVE}/*.h"), f"{NATIVE}/vendor/xxhash.h"],
         include_dirs=[f"{NATIVE}/vendor"],
         extra_compile_args=["-std=c11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"],
         optional=True,

@@ -176,19 +176,19 @@ static inline bool span_next(const span_t *span, uint64_t *pos, frame_t *f)
 
 #define CORE_FUNCTION(name) PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 
-CORE_FUNCTION(core_stamp_frames);  /* write.c */
-CORE_FUNCTION(core_encode_batch);
-CORE_FUNCTION(core_encode_columns);
-CORE_FUNCTION(core_xxh3_64);       /* scan.c */
+CORE_FUNCTION(core_stamp_frames);   /* stamp.c */
+CORE_FUNCTION(core_encode_batch);   /* encode.c */
+CORE_FUNCTION(core_encode_columns); /* encode_columns.c */
+CORE_FUNCTION(core_xxh3_64);        /* scan.c */
 CORE_FUNCTION(core_scan_frames);
-CORE_FUNCTION(core_frame_offsets); /* read.c */
+CORE_FUNCTION(core_frame_offsets);  /* read.c */
 CORE_FUNCTION(core_index_entries);
 CORE_FUNCTION(core_frame_tags);
 CORE_FUNCTION(core_select_frames);
 CORE_FUNCTION(core_decode_frames);
 CORE_FUNCTION(core_payloads);
-CORE_FUNCTION(core_columns);       /* columns.c */
-CORE_FUNCTION(core_take_run);      /* runs.c */
+CORE_FUNCTION(core_columns);        /* columns.c */
+CORE_FUNCTION(core_take_run);       /* runs.c */
 CORE_FUNCTION(core_run_answers);
 
 #endif
