@@ -67,6 +67,7 @@ class BootInfo:
     power_lost: bool = False  # the machine went down since the last run, and that run did not end clean
     first_id: int = 0  # delivery shards only: topic ids [first_id, end_id)
     end_id: int = 0
+    listen_fd: int = -1  # delivery shards only: the socket for their clients, inherited under the same number
 
     @property
     def name(self) -> str:

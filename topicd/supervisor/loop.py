@@ -201,6 +201,7 @@ class Supervisor:
 
     def _stop(self, now: float) -> None:
         if self._plan is None:
+            self._resources.stop_listening()
             self._plan = StopPlan(self._family.children, self._settings.stop_timeout_s, now)
             self._phase.move(Phase.STOPPING)
             self._notifier.stopping()
