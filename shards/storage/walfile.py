@@ -201,9 +201,10 @@ def scan_group(view: memoryview, group: Group) -> GroupScan:
     return GroupScan(scan.runs, scan.problem, scan.end)
 
 
-def find_end(fs: Fs, directory: Path, seed: int) -> ShardEnd:
-    """Where to go on writing. Groups above the last synced LSN are checked by frame; the first bad one is torn."""
-    reader = LogReader(fs, directory, seed)
+def find_end(fs: Fs, directory: Path, seed: int, up_to_lsn: int | None = None) -> ShardEnd:
+    """Where to go on writing. Groups above the last synced LSN are checked by frame; the first bad one is torn.
+    up_to_lsn: the end, if its writer is known to have stopped there; then nothing is searched behind it."""
+    reader = LogReader(fs, directory, seed, up_to_lsn=up_to_lsn)
     tail: list[tuple[WalFile, memoryview, Group]] = []
     for chunk in reader.chunks():
         file = reader.end.file
