@@ -6,6 +6,7 @@ decides), and treats SIGTERM like the supervisor's stop.
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import sys
@@ -53,6 +54,7 @@ class Shard:
     def serving(self) -> None:
         self.stats.state = "serving"
         self.channel.send({"event": "serving"})
+        start_collector()
 
     def progress(self, percent: float, what: str) -> None:
         self.channel.send({"event": "progress", "percent": percent, "what": what})
@@ -81,6 +83,13 @@ def boot(make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock(
         bells=bells,
         bell=bell,
     )
+
+
+def start_collector() -> None:
+    """The collector of cycles, stopped while a process starts: what is made then stays, and walking it again and again
+    took a tenth of the start."""
+    gc.freeze()
+    gc.enable()
 
 
 def run(

@@ -116,9 +116,6 @@ class DeliveryShard:
                 extra={"topics": result.topics, "records": result.replayed, "damage": len(result.damage)},
             )
         actor.checkpointer.open()
-        # What recovery built stays; keep the collector from walking it again and again.
-        gc.collect()
-        gc.freeze()
         gc.set_threshold(*_GC_THRESHOLD)
 
     async def _wait_until_written(self) -> None:

@@ -14,7 +14,7 @@ so that a start after a kill finds the rings and drains them.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -72,7 +72,7 @@ class Identity:
             Record(
                 run=before.run + 1,
                 next_id=before.next_id + id_blocks * ID_BLOCK,
-                live=OldInstance(secrets.token_hex(8), wal_shards, delivery_shards),
+                live=OldInstance(os.urandom(8).hex(), wal_shards, delivery_shards),
                 undrained=left,
                 garbage=tuple(sorted(garbage)),
             )
