@@ -11,7 +11,6 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +31,33 @@ HEARTBEAT_S = 1.0
 PURE_POLL_S = 0.002
 
 
-@dataclass
 class Shard:
     """What every shard has at hand once it booted."""
 
-    boot: control.BootInfo
-    channel: control.ControlChannel
-    settings: Settings
-    stats: StatsPage
-    clock: Clock
-    fs: Fs
-    data: DataDir
-    run: RunDir
-    bells: shm.Region
-    bell: Doorbell
+    def __init__(
+        self,
+        *,
+        boot: control.BootInfo,
+        channel: control.ControlChannel,
+        settings: Settings,
+        stats: StatsPage,
+        clock: Clock,
+        fs: Fs,
+        data: DataDir,
+        run: RunDir,
+        bells: shm.Region,
+        bell: Doorbell,
+    ) -> None:
+        self.boot = boot
+        self.channel = channel
+        self.settings = settings
+        self.stats = stats
+        self.clock = clock
+        self.fs = fs
+        self.data = data
+        self.run = run
+        self.bells = bells
+        self.bell = bell
 
     def bell_of(self, kind: str, index: int) -> Doorbell:
         fd = self.boot.bell_fds[control.process_name(kind, index)]

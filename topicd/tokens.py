@@ -13,7 +13,6 @@ The file is TOML, one table per token:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +24,7 @@ SCOPES = ("read", "write", "delete", "admin")
 _FIELDS = {"name", "sha256", "scopes", "prefixes", "expires"}
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
+class Rights(NamedTuple):
     """What a connection may do. The default is everything: a local user that is on the list."""
 
     name: str = "local"

@@ -203,8 +203,8 @@ COSTLY = ["click", "ctypes", "difflib", "hashlib", "psutil", "random", "secrets"
     ("module", "unneeded"),
     [
         ("topicd.shards.delivery.shard", [*COSTLY, "json"]),
-        ("topicd.shards.wal.shard", [*COSTLY, "json", "subprocess", "ssl"]),
-        ("topicd.supervisor.main, topicd.supervisor.loop", [*COSTLY, "ssl"]),
+        ("topicd.shards.wal.shard", [*COSTLY, "dataclasses", "inspect", "json", "subprocess", "ssl"]),
+        ("topicd.supervisor.main, topicd.supervisor.loop", [*COSTLY, "dataclasses", "inspect", "ssl"]),
     ],
 )
 def test_a_start_loads_nothing_that_can_wait(module: str, unneeded: list[str]) -> None:
