@@ -15,8 +15,7 @@ import select
 import socket
 import struct
 from collections import deque
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -41,8 +40,7 @@ def process_index(kind: str, index: int, wal_shards: int) -> int:
     return index if kind == WAL else wal_shards + index
 
 
-@dataclass(frozen=True, slots=True)
-class OldInstance:
+class OldInstance(NamedTuple):
     """A run that was killed and left its rings; WAL shards drain them before they serve."""
 
     instance: str
@@ -50,12 +48,11 @@ class OldInstance:
     delivery_shards: int
 
 
-@dataclass(frozen=True, slots=True)
-class BootInfo:
+class BootInfo(NamedTuple):
     """All that a child needs to know to start."""
 
     kind: str  # WAL or DELIVERY
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     instance: str  # 16 hex characters
     run: int
     wal_shards: int
@@ -67,6 +64,7 @@ class BootInfo:
     power_lost: bool = False  # the machine went down since the last run, and that run did not end clean
     first_id: int = 0  # delivery shards only: topic ids [first_id, end_id)
     end_id: int = 0
+    listen_fd: int = -1  # delivery shards only: the socket for their clients, inherited under the same number
 
     @property
     def name(self) -> str:
@@ -77,7 +75,8 @@ class BootInfo:
         return process_index(self.kind, self.index, self.wal_shards)
 
     def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
+        old = self.old_instance
+        return {**self._asdict(), "old_instance": old._asdict() if old else None}
 
     @classmethod
     def from_wire(cls, body: dict[str, Any]) -> BootInfo:

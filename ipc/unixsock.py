@@ -60,6 +60,12 @@ def connect(path: Path, timeout: float | None = None) -> socket.socket:
     return sock
 
 
+def inherited(fd: int) -> socket.socket:
+    """A socket that the parent made; children of this process do not get it."""
+    os.set_inheritable(fd, False)
+    return socket.socket(fileno=fd)
+
+
 def remove(path: Path) -> None:
     """Take away a socket file that is ours; a missing one is fine."""
     path.unlink(missing_ok=True)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from topicd import values
 from topicd.limits import KIB, MIB
@@ -29,9 +28,16 @@ class ConfigError(Exception):
     """A setting that cannot be used; the message is for the operator."""
 
 
+class Field(NamedTuple):
+    """How a setting is declared."""
+
+    default: Any
+    metadata: Mapping[str, Any]  # kind, help, and its rule
+
+
 def _setting(kind: str, default: Any, help: str, **rule: Any) -> Any:
     """rule: low and high (numbers), choices (text), reloadable, hidden, auto (what 0 stands for)."""
-    return field(default=default, metadata={"kind": kind, "help": help, **rule})
+    return Field(default, {"kind": kind, "help": help, **rule})
 
 
 def _live(kind: str, default: Any, help: str, **rule: Any) -> Any:
@@ -39,10 +45,12 @@ def _live(kind: str, default: Any, help: str, **rule: Any) -> Any:
     return _setting(kind, default, help, reloadable=True, **rule)
 
 
-@dataclass(frozen=True, slots=True)
 class Settings:
-    data_dir: Path = _setting("path", Path("./var/data"), "where topics, WAL and metadata lie")  # noqa: RUF009
-    run_dir: Path = _setting("path", Path("./var/run"), "where the sockets lie")  # noqa: RUF009
+    """All of them. Never changed: replace() makes others. No dataclass, because making one takes 10 ms, libraries
+    included, and every process of the daemon would pay for it at each start."""
+
+    data_dir: Path = _setting("path", Path("./var/data"), "where topics, WAL and metadata lie")
+    run_dir: Path = _setting("path", Path("./var/run"), "where the sockets lie")
     wal_shards: int = _setting(
         "count", 0, "processes that write the WAL", low=0, high=MAX_WAL_SHARDS, auto="min(cpus, 8)"
     )
@@ -119,11 +127,26 @@ class Settings:
     log_format: str = _setting("choice", "text", "how log lines look", choices=("text", "json"))
     test_clock: bool = _setting("flag", False, "let tests set the clock", hidden=True)
 
+    def __init__(self, **given: Any) -> None:
+        if unknown := given.keys() - FIELDS.keys():
+            raise TypeError(f"no such settings: {', '.join(sorted(unknown))}")
+        vars(self).update({name: f.default for name, f in FIELDS.items()} | given)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"settings do not change, {name} neither")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def replace(self, **changes: Any) -> Settings:
+        return Settings(**{**vars(self), **changes})
+
     def resolved(self) -> Settings:
         """Automatic values filled in, directories absolute, fields checked against each other."""
         cpus = len(os.sched_getaffinity(0))
-        done = replace(
-            self,
+        done = self.replace(
             data_dir=self.data_dir.absolute(),
             run_dir=self.run_dir.absolute(),
             wal_shards=self.wal_shards or min(cpus, AUTO_WAL_SHARDS_MAX),
@@ -173,15 +196,14 @@ class Settings:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain values, for messages and JSON."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_wire(cls, given: Mapping[str, Any]) -> Settings:
         return cls(**parse_all(given, "message"))
 
 
-FIELDS: dict[str, Field[Any]] = {f.name: f for f in fields(Settings)}
+FIELDS: dict[str, Field] = {name: f for name, f in vars(Settings).items() if isinstance(f, Field)}
 RELOADABLE = frozenset(name for name, f in FIELDS.items() if f.metadata.get("reloadable"))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 SHM_DIR = Path("/dev/shm")
 
@@ -16,8 +16,7 @@ _TOPIC_DIR = re.compile(r"([0-9a-f]{16})(\.deleted)?")
 _SEGMENT = re.compile(r"seg-(\d{20})\.(data|idx|tags|del|cut)")
 
 
-@dataclass(frozen=True)
-class DataDir:
+class DataDir(NamedTuple):
     root: Path
 
     @property
@@ -59,8 +58,7 @@ class DataDir:
         return self.root / "quarantine"
 
 
-@dataclass(frozen=True)
-class RunDir:
+class RunDir(NamedTuple):
     root: Path
 
     @property

@@ -6,7 +6,6 @@ Under the journal a line begins with its priority (<6>) and has no time, for the
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -70,6 +69,8 @@ class JsonFormatter(logging.Formatter):
         self._journal = journal
 
     def format(self, record: logging.LogRecord) -> str:
+        import json
+
         body: dict[str, Any] = {
             "ts_ms": int(record.created * 1000),
             "level": record.levelname.lower(),
@@ -92,4 +93,8 @@ def _prefixed(record: logging.LogRecord, text: str) -> str:
 def _quoted(value: Any) -> str:
     text = str(value)
     plain = text and not any(c.isspace() or c in '"=' or not c.isprintable() for c in text)
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    if plain:
+        return text
+    import json
+
+    return json.dumps(text, ensure_ascii=False)

@@ -13,14 +13,9 @@ The file is TOML, one table per token:
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import secrets
-import tomllib
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from topicd.errors import Forbidden, FormatError, Unauthorized
 from topicd.model import is_internal
@@ -29,8 +24,7 @@ SCOPES = ("read", "write", "delete", "admin")
 _FIELDS = {"name", "sha256", "scopes", "prefixes", "expires"}
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
+class Rights(NamedTuple):
     """What a connection may do. The default is everything: a local user that is on the list."""
 
     name: str = "local"
@@ -58,8 +52,7 @@ class Rights:
 EVERYTHING = Rights()
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     rights: Rights
     digest: bytes
     expires_ms: int | None
@@ -67,11 +60,15 @@ class Token:
 
 def new_token() -> tuple[str, str]:
     """(the secret, to be shown once; its digest, to be stored)."""
+    import secrets
+
     secret = f"tpd_{secrets.token_urlsafe(32)}"
     return secret, digest_of(secret).hex()
 
 
 def digest_of(secret: str) -> bytes:
+    import hashlib
+
     return hashlib.sha256(secret.encode()).digest()
 
 
@@ -84,6 +81,8 @@ class TokenFile:
 
     @classmethod
     def load(cls, path: Path) -> TokenFile:
+        import tomllib
+
         try:
             body = tomllib.loads(path.read_text())
         except OSError as exc:
@@ -97,6 +96,8 @@ class TokenFile:
 
     def authorize(self, secret: Any, now_ms: int) -> Rights:
         """The rights behind a secret. Every token is compared, so that time tells nothing."""
+        import hmac
+
         if not isinstance(secret, str) or not secret:
             raise Unauthorized("a token is needed on this connection")
         given = digest_of(secret)

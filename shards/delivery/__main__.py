@@ -1,7 +1,15 @@
 """`python -m topicd.shards.delivery`: one delivery shard."""
 
-from topicd.shards import runtime
-from topicd.shards.delivery.shard import make_clock, serve
+import gc
+
+
+def main() -> None:
+    gc.disable()  # until it serves, see Shard.serving
+    from topicd.shards import runtime
+    from topicd.shards.delivery.shard import make_clock, serve
+
+    runtime.run(serve, make_clock)
+
 
 if __name__ == "__main__":
-    runtime.run(serve, make_clock)
+    main()

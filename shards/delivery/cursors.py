@@ -25,6 +25,8 @@ CONSUMERS_MAX = 1_000  # per topic
 
 @dataclass(slots=True)
 class Cursor:
+    """A named consumer: up to where it has acknowledged."""
+
     name: str
     acked: int
     updated_ms: int

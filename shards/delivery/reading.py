@@ -31,8 +31,7 @@ _NODES_MAX = 256
 _FEW_BYTES = 256 * KIB  # more of a segment are worth mapping it
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFilter:
+class ReadFilter(NamedTuple):
     match: TagMatch | None = None
     nodes: tuple[bytes, ...] = ()
     metadata_only: bool = False
@@ -56,6 +55,8 @@ NO_FILTER = ReadFilter()
 
 @dataclass(slots=True)
 class Answer:
+    """What a read has found so far."""
+
     next_from: int
     parts: list[Buffer] = field(default_factory=list)
     count: int = 0

@@ -41,6 +41,8 @@ Progress = Callable[[float, str], None]
 
 @dataclass
 class Recovered:
+    """What a start found."""
+
     topics: int = 0
     replayed: int = 0
     damage: list[str] = field(default_factory=list)

@@ -116,9 +116,6 @@ class DeliveryShard:
                 extra={"topics": result.topics, "records": result.replayed, "damage": len(result.damage)},
             )
         actor.checkpointer.open()
-        # What recovery built stays; keep the collector from walking it again and again.
-        gc.collect()
-        gc.freeze()
         gc.set_threshold(*_GC_THRESHOLD)
 
     async def _wait_until_written(self) -> None:
@@ -148,9 +145,8 @@ class DeliveryShard:
 
     async def _listen(self) -> None:
         actor, shard = self._actor, self._shard
-        path = shard.run.delivery_socket(shard.boot.index)
-        sock = unixsock.listen(path, shard.settings.mode, _BACKLOG)
-        self._server = await actor.loop.create_unix_server(self._session, sock=sock)
+        sock = unixsock.inherited(shard.boot.listen_fd)
+        self._server = await actor.loop.create_unix_server(self._session, sock=sock, backlog=_BACKLOG)
         if shard.settings.listen_tcp:
             self._remote = await self._listen_tcp()
         self._handout = Handout(actor)
@@ -250,5 +246,5 @@ class DeliveryShard:
         for session in list(actor.sessions):
             session.close()
         await asyncio.sleep(0)
-        for path in (self._shard.run.delivery_socket, self._shard.run.history_socket):
-            unixsock.remove(path(self._shard.boot.index))
+        # The other one belongs to the supervisor, which may start a successor on it.
+        unixsock.remove(self._shard.run.history_socket(self._shard.boot.index))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from topicd._native.interface import Buffer
 from topicd.errors import StorageCorrupt, StorageFailed, TopicdError
@@ -28,25 +28,22 @@ SINGLE_SYNCS = 16
 SINGLE_SEALS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class SealJob:
+class SealJob(NamedTuple):
     created_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendJob:
+class AppendJob(NamedTuple):
     topic_dir: Path
     first_seq: int  # of the segment
     data_offset: int
     data: Sequence[Buffer]  # frames, end to end; may be empty when only a seal is asked for
-    index: bytes  # their entries
+    index: bytes  # type: ignore[assignment]  # their entries
     index_offset: int
     create: bool = False
     seal: SealJob | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MarkJob:
+class MarkJob(NamedTuple):
     topic_dir: Path
     first_seq: int  # of the segment
     ranges: Sequence[tuple[int, int]]
@@ -55,6 +52,8 @@ class MarkJob:
 
 @dataclass(slots=True)
 class JobResult:
+    """What became of a job."""
+
     stored: bool = False  # data is durable, index is written (or: the marks are durable)
     sealed: SegmentInfo | None = None
     error: OSError | TopicdError | None = None  # also set when it is stored but could not be sealed
@@ -74,6 +73,8 @@ J = TypeVar("J", AppendJob, MarkJob)
 
 @dataclass(slots=True)
 class _Work(Generic[J]):
+    """A job under way."""
+
     job: J
     result: JobResult = field(default_factory=JobResult)
     file: File | None = None

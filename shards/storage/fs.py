@@ -7,15 +7,15 @@ and MonitorFs (tests/support) in the place of RealFs.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from topicd._native.interface import Buffer
 from topicd.errors import FormatError
@@ -223,7 +223,7 @@ class RealFs:
 
     def sync_filesystem(self, path: Path) -> None:
         if _libc().syncfs(self._anchor(path)) != 0:
-            code = ctypes.get_errno()
+            code = _errno_of_libc()
             raise OSError(code, os.strerror(code), str(path))
 
     def _anchor(self, path: Path) -> int:
@@ -243,16 +243,20 @@ class RealFs:
         return stat.f_bavail * stat.f_frsize
 
 
-_LIBC: ctypes.CDLL | None = None
+@cache
+def _libc() -> Any:
+    import ctypes  # not at every start: it is needed once something was written
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syncfs.argtypes = [ctypes.c_int]
+    libc.syncfs.restype = ctypes.c_int
+    return libc
 
 
-def _libc() -> ctypes.CDLL:
-    global _LIBC
-    if _LIBC is None:
-        _LIBC = ctypes.CDLL(None, use_errno=True)
-        _LIBC.syncfs.argtypes = [ctypes.c_int]
-        _LIBC.syncfs.restype = ctypes.c_int
-    return _LIBC
+def _errno_of_libc() -> int:
+    import ctypes
+
+    return ctypes.get_errno()
 
 
 def read_all(fs: Fs, path: Path, limit: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from topicd.shards.storage.ranges import Ranges
 
@@ -27,8 +28,7 @@ class SegmentInfo:
         return self.first_seq + self.count - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(NamedTuple):
     """Stored bytes that cannot be believed. first_seq..last_seq are the records concerned."""
 
     path: Path
@@ -42,8 +42,7 @@ class Damage:
         return f"{self.path}: {self.what} (seqs {self.first_seq}..{self.last_seq}, {state})"
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """A tail taken off the active segment although valid frames lay behind its first bad one.
 
     Unsynced writes may reach the disk out of order, and then the WAL still has first_seq..last_seq. If replay
@@ -58,6 +57,8 @@ class Cut:
 
 @dataclass(slots=True)
 class LoadedSegments:
+    """What a topic's directory holds."""
+
     segments: list[SegmentInfo] = field(default_factory=list)  # ascending
     marks: dict[int, Ranges] = field(default_factory=dict)  # first_seq of segment -> dead seqs in it
     damage: list[Damage] = field(default_factory=list)

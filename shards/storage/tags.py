@@ -60,6 +60,8 @@ _READ_AHEAD = 4096
 
 @dataclass(slots=True)
 class Seal:
+    """The head of a .tags file."""
+
     first_seq: int
     count: int
     damaged: int

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,8 +74,7 @@ def list_files(fs: Fs, directory: Path) -> list[WalFile]:
     return sorted(WalFile(lsn, directory / name) for lsn, name in found if lsn is not None)
 
 
-@dataclass
-class Damage:
+class Damage(NamedTuple):
     """Bytes that were durable once and can no longer be trusted."""
 
     path: Path
@@ -88,15 +86,15 @@ class Damage:
         return f"{self.path}: {self.what} at LSN {self.first_lsn} to {self.last_lsn}"
 
 
-@dataclass
 class ShardEnd:
     """Where a shard's log ends, and what lies behind the end."""
 
-    lsn: int = 0
-    synced_lsn: int = 0
-    file: WalFile | None = None
-    torn: bool = False  # something of the log lies behind the end: cut it before writing
-    damage: list[Damage] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.lsn = 0
+        self.synced_lsn = 0
+        self.file: WalFile | None = None
+        self.torn = False  # something of the log lies behind the end: cut it before writing
+        self.damage: list[Damage] = []
 
 
 class Chunk(NamedTuple):
@@ -201,9 +199,10 @@ def scan_group(view: memoryview, group: Group) -> GroupScan:
     return GroupScan(scan.runs, scan.problem, scan.end)
 
 
-def find_end(fs: Fs, directory: Path, seed: int) -> ShardEnd:
-    """Where to go on writing. Groups above the last synced LSN are checked by frame; the first bad one is torn."""
-    reader = LogReader(fs, directory, seed)
+def find_end(fs: Fs, directory: Path, seed: int, up_to_lsn: int | None = None) -> ShardEnd:
+    """Where to go on writing. Groups above the last synced LSN are checked by frame; the first bad one is torn.
+    up_to_lsn: the end, if its writer is known to have stopped there; then nothing is searched behind it."""
+    reader = LogReader(fs, directory, seed, up_to_lsn=up_to_lsn)
     tail: list[tuple[WalFile, memoryview, Group]] = []
     for chunk in reader.chunks():
         file = reader.end.file

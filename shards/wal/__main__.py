@@ -1,7 +1,15 @@
 """`python -m topicd.shards.wal`: one WAL shard."""
 
-from topicd.shards import runtime
-from topicd.shards.wal.shard import serve
+import gc
+
+
+def main() -> None:
+    gc.disable()  # until it serves, see Shard.serving
+    from topicd.shards import runtime
+    from topicd.shards.wal.shard import serve
+
+    runtime.run(serve)
+
 
 if __name__ == "__main__":
-    runtime.run(serve)
+    main()

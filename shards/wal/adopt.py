@@ -23,22 +23,25 @@ from topicd.shards.wal.log import WalLog
 log = logging.getLogger(__name__)
 
 
-def adopt_previous_run(shard: Shard) -> list[int]:
-    """Drain and settle the old directories that fall to this shard; those it does not go on writing itself."""
+def adopt_previous_run(shard: Shard) -> tuple[list[int], int | None]:
+    """Drain and settle the old directories that fall to this shard: those it does not go on writing itself, and where
+    the log ends that it does, if the shared memory of a killed run says so."""
     info = shard.boot
+    ends: dict[int, int | None] = {}
     if info.old_instance is not None:
         for old in range(info.index, info.old_instance.wal_shards, info.wal_shards):
-            _drain(shard, info.old_instance, old)
+            ends[old] = _drain(shard, info.old_instance, old)
     found = (paths.parse_shard_dir(name) for name in shard.fs.listdir(shard.data.wal))
     extra = [n for n in found if n is not None and n >= info.wal_shards and n % info.wal_shards == info.index]
     for old in extra:
-        settle_tail(shard.fs, shard.data.wal_shard(old), info.wal_seed)
-    return extra
+        settle_tail(shard.fs, shard.data.wal_shard(old), info.wal_seed, ends.get(old))
+    return extra, ends.get(info.index)
 
 
-def settle_tail(fs: Fs, directory: Path, seed: int) -> walfile.ShardEnd:
-    """Find the end of a log and cut the torn tail behind it; damage is reported and stays where it is."""
-    end = walfile.find_end(fs, directory, seed)
+def settle_tail(fs: Fs, directory: Path, seed: int, end_lsn: int | None) -> walfile.ShardEnd:
+    """Find the end of a log and cut the torn tail behind it; damage is reported and stays where it is. end_lsn: where
+    its writer stopped, if that is known: only a machine that went down leaves anything of the log behind it."""
+    end = walfile.find_end(fs, directory, seed, end_lsn)
     for damage in end.damage:
         log.error("WAL is damaged", extra={"damage": str(damage)})
     if end.torn:
@@ -68,8 +71,9 @@ def drop_adopted(shard: Shard, adopted: list[int]) -> list[int]:
     return []
 
 
-def _drain(shard: Shard, old: OldInstance, index: int) -> None:
-    """Be the successor of the killed shard for as long as its rings hold bytes."""
+def _drain(shard: Shard, old: OldInstance, index: int) -> int | None:
+    """Be the successor of the killed shard for as long as its rings hold bytes; where its log ends then, None if that
+    is not known."""
     try:
         state_page = Slots.attach(paths.wal_state_shm(old.instance, index), old.instance)
         rings = [
@@ -78,10 +82,10 @@ def _drain(shard: Shard, old: OldInstance, index: int) -> None:
         ]
     except FormatError as exc:
         log.warning("rings of the killed run are gone", extra={"shard": index, "reason": str(exc)})
-        return
+        return None
     payload = state_page.read()
     if payload is None:
-        return
+        return None
     state = WalState.unpack(payload)
     wal = WalLog(
         shard.fs,
@@ -104,3 +108,4 @@ def _drain(shard: Shard, old: OldInstance, index: int) -> None:
         raise OSError(committer.read_only_errno, "the rings of the killed run could not be written to the WAL")
     if left:
         log.info("rings of the killed run drained", extra={"shard": index, "bytes": left})
+    return wal.lsn

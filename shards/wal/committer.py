@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from topicd.clock import Clock
@@ -27,15 +26,15 @@ log = logging.getLogger(__name__)
 _RETRY_LATCHED_S = 0.5
 
 
-@dataclass
 class Inlet:
     """One ring, how far it was written, and who waits at its other end."""
 
-    ring: RingConsumer
-    bell: Doorbell | None
-    written: int
-    synced: int
-    waiting_epoch: int = 0  # of the failure the producer has not answered yet; 0: none
+    def __init__(self, ring: RingConsumer, bell: Doorbell | None, written: int, synced: int) -> None:
+        self.ring = ring
+        self.bell = bell
+        self.written = written
+        self.synced = synced
+        self.waiting_epoch = 0  # of the failure the producer has not answered yet; 0: none
 
 
 class _Take(NamedTuple):

@@ -70,8 +70,8 @@ class WalShard:
         payload = self._state.read()
         self._log = WalLog(shard.fs, directory, shard.settings.wal_file_bytes, info.run, info.wal_seed)
         if payload is None:
-            self._adopted = adopt.adopt_previous_run(shard)
-            end = adopt.settle_tail(shard.fs, directory, info.wal_seed)
+            self._adopted, end_lsn = adopt.adopt_previous_run(shard)
+            end = adopt.settle_tail(shard.fs, directory, info.wal_seed, end_lsn)
             self._log.open(end.lsn, end.file.first_lsn if end.file is not None and not end.torn else None)
             inlets = self._inlets([0] * len(self._rings))
         else:

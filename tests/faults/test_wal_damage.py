@@ -117,6 +117,20 @@ def test_torn_tail_is_cut_for_good(story: Story, disk: FakeDisk) -> None:
     assert walfile.find_end(torn.image(0), WAL_DIR, SEED).lsn == end.lsn
 
 
+def test_where_the_writer_stopped_nothing_is_searched_behind_and_damage_before_is_found(
+    story: Story, disk: FakeDisk
+) -> None:
+    found = groups(disk)
+    story.machine.abandon()
+    known = found[-2].lsn
+    end = walfile.find_end(disk, WAL_DIR, SEED, known)
+    assert (end.lsn, end.torn, end.damage) == (known, False, [])
+    flip(disk, FIRST, found[-5].start - GROUP.size + 9)
+    end = walfile.find_end(disk, WAL_DIR, SEED, known)
+    assert (end.lsn, end.torn) == (known, False)
+    assert [damage.first_lsn for damage in end.damage] == [found[-5].lsn]
+
+
 @pytest.mark.fault("WAL-06")
 def test_group_behind_a_torn_tail_does_not_join_the_new_log(story: Story, disk: FakeDisk) -> None:
     """What is written after the start ends exactly where the old group begins."""

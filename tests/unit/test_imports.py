@@ -186,6 +186,7 @@ def loaded_by(module: str) -> set[str]:
             ["topicd.shards.delivery", "topicd.supervisor", "topicd.client", "uvloop", "asyncio"],
         ),
         ("topicd.supervisor.main", ["topicd.shards.wal", "topicd.shards.delivery", "topicd.client", "uvloop"]),
+        ("topicd.supervisor.loop", ["topicd.shards.wal", "topicd.shards.delivery", "topicd.client", "uvloop"]),
         ("topicd.client.client", ["topicd.ipc.ring", "topicd.ipc.shm", "topicd.shards", "posix_ipc", "uvloop"]),
         ("topicd", ["topicd.client", "topicd.ipc", "topicd.shards", "msgpack", "asyncio"]),
     ],
@@ -193,3 +194,20 @@ def loaded_by(module: str) -> set[str]:
 def test_a_process_loads_nothing_of_another(module: str, never: list[str]) -> None:
     loaded = loaded_by(module)
     assert [name for name in loaded if any(_inside(name, package) for package in never)] == []
+
+
+# What a start does not need, by what it cost; the standard library's asyncio has more of them, and delivery shards pay.
+COSTLY = ["click", "ctypes", "difflib", "hashlib", "psutil", "random", "secrets", "tomllib", "topicd.metrics"]
+
+
+@pytest.mark.parametrize(
+    ("module", "unneeded"),
+    [
+        ("topicd.shards.delivery.shard", [*COSTLY, "json"]),
+        ("topicd.shards.wal.shard", [*COSTLY, "dataclasses", "inspect", "json", "subprocess", "ssl"]),
+        ("topicd.supervisor.main, topicd.supervisor.loop", [*COSTLY, "dataclasses", "inspect", "ssl"]),
+    ],
+)
+def test_a_start_loads_nothing_that_can_wait(module: str, unneeded: list[str]) -> None:
+    loaded = loaded_by(module)
+    assert [name for name in loaded if any(_inside(name, package) for package in unneeded)] == []

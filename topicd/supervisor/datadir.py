@@ -12,7 +12,6 @@ import fcntl
 import json
 import logging
 import os
-import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -106,7 +105,7 @@ def open_format(fs: Fs, data: DataDir) -> Format:
     # Their names become durable with FORMAT's; shards only add to them.
     for directory in (data.meta, data.wal, data.topics):
         fs.mkdir(directory)
-    made = Format(FORMAT_VERSION, SystemClock().now_ms(), secrets.randbits(64))
+    made = Format(FORMAT_VERSION, SystemClock().now_ms(), int.from_bytes(os.urandom(8)))
     text = json.dumps(made._asdict(), indent=2) + "\n"
     _write(fs, data, text.encode())
     return made

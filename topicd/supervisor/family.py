@@ -120,6 +120,8 @@ class Family:
         boot = self._boot_info(child)
         try:
             fds = [self._resources.lock_fd, *boot.bell_fds.values()]
+            if child.kind == DELIVERY:
+                fds.append(boot.listen_fd)
             channel = child.spawn(self._commands[child.kind], boot, fds, now)
         except OSError as exc:
             log.error("process cannot be started", extra={"child": child.name, "error": exc})
@@ -145,6 +147,7 @@ class Family:
             old_instance=resources.old_instance if child.kind == WAL else None,
             first_id=first_id,
             end_id=end_id,
+            listen_fd=resources.listen_fd(child.index) if child.kind == DELIVERY else -1,
         )
 
     def _ids_for(self, child: Child) -> tuple[int, int]:

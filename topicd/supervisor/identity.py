@@ -14,10 +14,9 @@ so that a start after a kill finds the rings and drains them.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from topicd.errors import FormatError
 from topicd.ipc.control import OldInstance
@@ -30,8 +29,7 @@ VERSION = 1
 ID_BLOCK = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     run: int = 0
     next_id: int = 1
     live: OldInstance | None = None
@@ -72,7 +70,7 @@ class Identity:
             Record(
                 run=before.run + 1,
                 next_id=before.next_id + id_blocks * ID_BLOCK,
-                live=OldInstance(secrets.token_hex(8), wal_shards, delivery_shards),
+                live=OldInstance(os.urandom(8).hex(), wal_shards, delivery_shards),
                 undrained=left,
                 garbage=tuple(sorted(garbage)),
             )
@@ -87,23 +85,23 @@ class Identity:
     def take_ids(self) -> tuple[int, int]:
         """A fresh block [start, end); durable when this returns."""
         start = self.record.next_id
-        self._save(replace(self.record, next_id=start + ID_BLOCK))
+        self._save(self.record._replace(next_id=start + ID_BLOCK))
         return start, start + ID_BLOCK
 
     def mark_drained(self) -> None:
         """Every WAL shard has the old rings' bytes in its files."""
         old = self.record.undrained
         if old is not None:
-            self._save(replace(self.record, undrained=None, garbage=(*self.record.garbage, old.instance)))
+            self._save(self.record._replace(undrained=None, garbage=(*self.record.garbage, old.instance)))
 
     def mark_clean(self) -> None:
         """The live instance's rings are empty and nobody uses them any more."""
         if self.record.undrained is None:
-            self._save(replace(self.record, live=None, garbage=(*self.record.garbage, self.instance)))
+            self._save(self.record._replace(live=None, garbage=(*self.record.garbage, self.instance)))
 
     def forget_garbage(self) -> None:
         """Its shared memory is gone. Not worth a sync of its own: written with the next change."""
-        self.record = replace(self.record, garbage=())
+        self.record = self.record._replace(garbage=())
 
     def _start_anew(self) -> None:
         if self._fs.listdir(self._data.topics) or self._fs.listdir(self._data.wal):
@@ -115,8 +113,13 @@ class Identity:
         self._fs.sync_dir(self._data.root)
 
     def _save(self, record: Record) -> None:
-        envelope.save(self._fs, self._data.identity, MAGIC, VERSION, asdict(record))
+        envelope.save(self._fs, self._data.identity, MAGIC, VERSION, _to_body(record))
         self.record = record
+
+
+def _to_body(record: Record) -> dict[str, Any]:
+    live, undrained = (old._asdict() if old else None for old in (record.live, record.undrained))
+    return {**record._asdict(), "live": live, "undrained": undrained}
 
 
 def _from_body(data: DataDir, body: Any) -> Record:

@@ -6,6 +6,7 @@ turn() is one round and reads as its steps. Exit codes: 0 clean, 1 failed, 2 con
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import selectors
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from topicd import metrics, telemetry
+from topicd import telemetry
 from topicd.config import ConfigError, Settings
 from topicd.errors import InvalidRequest
 from topicd.ipc.control import WAL
@@ -171,6 +172,8 @@ class Supervisor:
             log.info("serving", extra={"after_s": round(now - self._started_at, 3)})
             if first:
                 self._notifier.ready()
+                gc.freeze()
+                gc.enable()
                 self._announce(status.greeting(self._resources.run_dir))
         elif not serving and self._phase.now is Phase.SERVING:
             self._phase.move(Phase.DEGRADED)
@@ -201,6 +204,7 @@ class Supervisor:
 
     def _stop(self, now: float) -> None:
         if self._plan is None:
+            self._resources.stop_listening()
             self._plan = StopPlan(self._family.children, self._settings.stop_timeout_s, now)
             self._phase.move(Phase.STOPPING)
             self._notifier.stopping()
@@ -266,6 +270,9 @@ class Supervisor:
     # ---- for the metrics server ----
 
     def _metrics(self) -> Page:
+        # Loaded at the first question: start-up does not need it.
+        from topicd import metrics
+
         return Page(HTTPStatus.OK, metrics.render(self._status(self._scraped)), metrics.CONTENT_TYPE)
 
     def _health(self) -> Page:

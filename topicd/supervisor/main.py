@@ -1,4 +1,5 @@
-"""`topicd`: without a command it runs the daemon; `topicd config show|check` looks at the settings.
+"""`topicd`. A daemon that is started with plain flags starts at once; for all else (commands, help, mistakes) the
+library of the command line is loaded, which takes as long as all the rest.
 
 Exit codes: 0 clean stop, 1 failed (the log says why), 2 wrong usage or settings, 3 the data directory is
 in use.
@@ -6,124 +7,41 @@ in use.
 
 from __future__ import annotations
 
-import json
-import logging
+import gc
 import sys
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-import click
-
-from topicd import __version__, config, telemetry
-from topicd.config import ConfigError, Loaded
-from topicd.errors import FormatError
-from topicd.supervisor.flags import setting_flags
-
-log = logging.getLogger(__name__)
+from topicd import config
+from topicd.config import ConfigError
+from topicd.supervisor import daemon
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="topicd", message="%(prog)s %(version)s")
-@setting_flags
-@click.pass_context
-def main(context: click.Context, /, **flags: Any) -> None:
-    """Durable, ordered, replayable topics for every program on this machine.
+def main(prog_name: str | None = None) -> None:
+    gc.disable()  # until it serves: what is made before stays
+    flags = plain_flags(sys.argv[1:])
+    if flags is not None:
+        try:
+            loaded = daemon.load(flags)
+        except ConfigError:
+            pass  # found again below, and told with the usage
+        else:
+            sys.exit(daemon.run(loaded, flags))
+    from topicd.supervisor.command import command
 
-    Every flag can also be a TOPICD_ environment variable or a key in the TOML file; flags win, then the
-    environment, then the file.
-
-    Exit codes: 0 clean stop, 1 failed, 2 wrong usage or settings, 3 the data directory is in use.
-    """
-    context.obj = flags
-    if context.invoked_subcommand is None:
-        sys.exit(run_daemon(flags))
+    command(prog_name=prog_name)
 
 
-@main.group("config")
-def config_group() -> None:
-    """Look at the settings."""
-
-
-@config_group.command("show")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
-@setting_flags
-@click.pass_obj
-def show(given: dict[str, Any], /, as_json: bool, **flags: Any) -> None:
-    """Print every setting, its value and where it comes from."""
-    loaded = _load_or_exit(_merged(given, flags))
-    wire = loaded.settings.to_wire()
-    visible = [name for name, f in config.FIELDS.items() if not f.metadata.get("hidden")]
-    if as_json:
-        rows = {name: {"value": wire[name], "source": loaded.sources[name]} for name in visible}
-        click.echo(json.dumps(rows, indent=2))
-        return
-    for name in visible:
-        value = config.format_value(name, getattr(loaded.settings, name))
-        click.echo(f"{name:<28} {value or '(empty)':<24} {loaded.sources[name]}")
-
-
-@config_group.command("check")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
-@setting_flags
-@click.pass_obj
-def check(given: dict[str, Any], /, as_json: bool, **flags: Any) -> None:
-    """Say whether the settings can be used; exit code 2 if not."""
-    try:
-        loaded = _load(_merged(given, flags))
-    except ConfigError as exc:
-        if as_json:
-            click.echo(json.dumps({"ok": False, "error": str(exc)}))
-            sys.exit(2)
-        raise click.UsageError(str(exc)) from None
-    file = str(loaded.file) if loaded.file else None
-    click.echo(json.dumps({"ok": True, "file": file}) if as_json else f"settings are fine ({file or 'no file'})")
-
-
-def run_daemon(flags: dict[str, Any]) -> int:
-    loaded = _load_or_exit(flags)
-    settings = loaded.settings
-    telemetry.setup("supervisor", settings.log_level, settings.log_format)
-    from topicd.supervisor import loop
-    from topicd.supervisor.datadir import LockHeld
-
-    supervisor = loop.Supervisor(settings, reload=lambda: _load(flags).settings, announce=_announce)
-    try:
-        return supervisor.run()
-    except LockHeld as exc:
-        log.error("topicd is not started", extra={"reason": exc})
-        return loop.LOCK_HELD
-    except ConfigError as exc:
-        log.error("topicd is not started", extra={"reason": exc})
-        return loop.BAD_CONFIG
-    except (FormatError, OSError) as exc:
-        log.error("topicd failed", extra={"reason": exc, "data_dir": settings.data_dir})
-        return loop.FAILED
-
-
-def _announce(text: str) -> None:
-    # Nobody needs to read it: a closed stdout is no reason to stop.
-    with suppress(OSError):
-        click.echo(text)
-
-
-def _merged(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
-    """Flags may stand before and after the command; the later one wins."""
-    return {**outer, **{name: value for name, value in inner.items() if value is not None}}
-
-
-def _load(flags: dict[str, Any]) -> Loaded:
-    given = dict(flags)
-    file = given.pop("config_file", None)
-    return config.load(given, file=Path(file) if file else None)
-
-
-def _load_or_exit(flags: dict[str, Any]) -> Loaded:
-    try:
-        return _load(flags)
-    except ConfigError as exc:
-        raise click.UsageError(str(exc)) from None
-
-
-if __name__ == "__main__":
-    main()
+def plain_flags(arguments: Sequence[str]) -> dict[str, str] | None:
+    """Settings by name as the command line would read them; None if there is anything else than flags with values."""
+    names = {f"--{name.replace('_', '-')}": name for name, f in config.FIELDS.items() if f.metadata["kind"] != "flag"}
+    names["--config"] = "config_file"
+    found = {}
+    left = iter(arguments)
+    for argument in left:
+        option, equals, value = argument.partition("=")
+        if not equals:
+            value = next(left, "-")
+        if option not in names or (not equals and value.startswith("-")):
+            return None
+        found[names[option]] = value
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from topicd.config import RELOADABLE, Settings, format_value
 
@@ -17,4 +16,4 @@ def merge(current: Settings, wanted: Settings) -> tuple[Settings, dict[str, str]
     for name in sorted(changed - RELOADABLE):
         log.warning("setting needs a restart", extra={name: format_value(name, getattr(wanted, name))})
     live = {name: getattr(wanted, name) for name in sorted(changed & RELOADABLE)}
-    return replace(current, **live), {name: format_value(name, value) for name, value in live.items()}
+    return current.replace(**live), {name: format_value(name, value) for name, value in live.items()}

@@ -1,4 +1,4 @@
-"""What one run of the daemon holds: directories, lock, identity, shared memory, listening socket.
+"""What one run of the daemon holds: directories, lock, identity, shared memory, listening sockets.
 
 open() takes them in an order in which a kill at any point leaves nothing that the next start cannot
 handle: lock, format, identity (durable), then shared memory. close(clean) gives them back; rings that may
@@ -25,7 +25,7 @@ from topicd.supervisor.identity import ID_BLOCK, Identity
 from topicd.supervisor.memory import Memory
 from topicd.supervisor.notify import inherited_sockets
 
-_BACKLOG = 256
+_BACKLOG = 512
 # Beside one for each connection: segments, WAL files, bells, what libraries open.
 _OTHER_DESCRIPTORS = 4096
 
@@ -44,6 +44,7 @@ class Resources:
         self._memory = Memory("", 0, 0, 0)
         self._owns_run_dir = self._inherited = False
         self._first_ids = 0
+        self._shard_listeners: list[socket.socket] = []
 
     def take_lock(self) -> None:
         """First of all; LockHeld if another daemon runs on the directory."""
@@ -64,7 +65,8 @@ class Resources:
         self._memory.create()
 
     def listen(self, environ: MutableMapping[str, str]) -> socket.socket:
-        """The socket systemd handed over, or our own."""
+        """The socket systemd handed over, or our own. Those of the delivery shards are made here as well: clients of a
+        shard that recovers or is started anew wait in its queue and need not look for it again and again."""
         given = inherited_sockets(environ)
         for extra in given[1:]:
             extra.close()
@@ -72,7 +74,19 @@ class Resources:
         # Whoever listens on the main socket owns the directory; shards of an earlier run are gone.
         self._owns_run_dir, self._inherited = True, bool(given)
         self._remove_shard_sockets()
+        for shard in range(self._settings.delivery_shards):
+            path = self.run_dir.delivery_socket(shard)
+            self._shard_listeners.append(unixsock.listen(path, self._settings.mode, _BACKLOG))
         return listener
+
+    def listen_fd(self, shard: int) -> int:
+        """What a delivery shard inherits."""
+        return self._shard_listeners[shard].fileno()
+
+    def stop_listening(self) -> None:
+        """No shard is started any more: who connects is refused once the shard itself has closed its socket."""
+        for listener in self._shard_listeners:
+            listener.close()
 
     @property
     def bells(self) -> dict[str, int]:
@@ -99,6 +113,7 @@ class Resources:
             self._sweep()
 
     def close(self, clean: bool) -> None:
+        self.stop_listening()
         self._memory.close()
         if clean and self._memory.instance:
             with suppress(OSError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.unit.shards.delivery_kit import TS, make_topic, publish, stamped
@@ -13,7 +11,7 @@ from topicd.shards.delivery.segmenting import Draft, plan
 from topicd.shards.delivery.topic import Topic
 from topicd.shards.storage.index import ENTRY_BYTES, entry_at
 
-SETTINGS = replace(Settings(), segment_max_records=10, segment_max_bytes=1 << 20, segment_max_age_ms=1000)
+SETTINGS = Settings(segment_max_records=10, segment_max_bytes=1 << 20, segment_max_age_ms=1000)
 FRAME = len(stamped([bytes(100)]).view())
 
 
@@ -78,14 +76,14 @@ def test_segments_are_full_at_their_number_of_records() -> None:
 def test_segments_are_full_at_their_size() -> None:
     topic = make_topic()
     publish(topic, [bytes(100)] * 9)
-    drafts = plan(topic, replace(SETTINGS, segment_max_bytes=3 * FRAME), TS)
+    drafts = plan(topic, SETTINGS.replace(segment_max_bytes=3 * FRAME), TS)
     assert shape(drafts) == [(1, 3, True), (4, 6, True), (7, 9, True)]
 
 
 def test_a_record_larger_than_a_segment_has_one_for_itself() -> None:
     topic = make_topic()
     publish(topic, [bytes(100_000), b"small"])
-    drafts = plan(topic, replace(SETTINGS, segment_max_bytes=4096), TS)
+    drafts = plan(topic, SETTINGS.replace(segment_max_bytes=4096), TS)
     assert shape(drafts) == [(1, 1, True), (2, 2, False)]
 
 
@@ -94,7 +92,7 @@ def test_every_record_is_in_exactly_one_segment_and_indexed_where_it_lies() -> N
     for size in (1, 3, 17, 2, 40):
         publish(topic, [bytes([size]) * size] * size)
     seqs = []
-    for draft in plan(topic, replace(SETTINGS, segment_max_bytes=500), TS):
+    for draft in plan(topic, SETTINGS.replace(segment_max_bytes=500), TS):
         data, index = bytes_of(draft), b"".join(draft.index)
         assert len(index) == draft.count * ENTRY_BYTES
         for number, row in enumerate(core.decode_frames(data, 0, len(data))):
@@ -167,5 +165,5 @@ def test_topicds_own_topics_are_sealed_by_size_alone() -> None:
     topic.name = "topicd.stage.x"
     publish(topic, [b"a"] * 25)
     assert shape(plan(topic, SETTINGS, TS)) == [(1, 25, False)]
-    small = replace(SETTINGS, segment_max_bytes=5 * len(stamped([b"a"]).view()))
+    small = SETTINGS.replace(segment_max_bytes=5 * len(stamped([b"a"]).view()))
     assert all(draft.seal for draft in plan(topic, small, TS))

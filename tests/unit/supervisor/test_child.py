@@ -99,6 +99,7 @@ def family(tmp_path: Path) -> Iterator[Family]:
     resources = Resources(settings)
     resources.take_lock()
     resources.open()
+    listener = resources.listen({})
     selector = selectors.DefaultSelector()
     failures: list[str] = []
     made = Family(selector, resources, settings, {WAL: SLEEPER, DELIVERY: SLEEPER}, failures.append)
@@ -110,6 +111,7 @@ def family(tmp_path: Path) -> Iterator[Family]:
             one.kill()
             wait_for(one.reap, "its end")
     made.close()
+    listener.close()
     resources.close(clean=True)
     selector.close()
 

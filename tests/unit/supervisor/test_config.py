@@ -178,3 +178,12 @@ def test_reloadable_are_those_that_need_no_restart() -> None:
     assert {"log_level", "allowed_uids", "checkpoint_bytes", "checkpoint_ms", "snapshot_ms"} <= config.RELOADABLE
     assert {n for n in config.FIELDS if n.startswith("max_")} <= config.RELOADABLE
     assert not {"data_dir", "wal_shards", "ring_bytes", "socket_mode"} & config.RELOADABLE
+
+
+def test_settings_do_not_change_and_know_what_they_are() -> None:
+    made = Settings(wal_shards=3)
+    with pytest.raises(AttributeError, match="wal_shards"):
+        made.wal_shards = 4
+    assert made.replace(wal_shards=4) == Settings(wal_shards=4) != made
+    with pytest.raises(TypeError, match=r"wal_shard$"):
+        Settings(wal_shard=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from topicd.config import Settings
-from topicd.ipc import shm
+from topicd.ipc import shm, unixsock
 from topicd.supervisor.datadir import LockHeld
 from topicd.supervisor.resources import Resources
+
+SOCKETS = ["dlv-00.sock", "dlv-01.sock", "topicd.sock"]
 
 
 def settings(root: Path, data: str = "data") -> Settings:
@@ -25,7 +28,6 @@ def running(tmp_path: Path) -> Iterator[tuple[Resources, socket.socket]]:
     made.take_lock()
     made.open()
     listener = made.listen({})
-    (tmp_path / "run" / "dlv-00.sock").touch()
     yield made, listener
     listener.close()
     made.close(clean=True)
@@ -38,7 +40,7 @@ def test_refused_second_daemon_leaves_the_sockets_of_the_first(
     with pytest.raises(LockHeld):
         second.take_lock()
     second.close(clean=True)
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["dlv-00.sock", "topicd.sock"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == SOCKETS
 
 
 def test_daemon_of_other_data_cannot_take_the_run_directory(
@@ -51,7 +53,7 @@ def test_daemon_of_other_data_cannot_take_the_run_directory(
     with pytest.raises(OSError, match="another process listens there"):
         second.listen({})
     second.close(clean=True)
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["dlv-00.sock", "topicd.sock"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == SOCKETS
     assert shm.names_of(instance) == []
 
 
@@ -62,9 +64,29 @@ def test_sockets_of_shards_that_are_gone_are_swept(tmp_path: Path) -> None:
     made.take_lock()
     made.open()
     with made.listen({}):
-        assert [path.name for path in (tmp_path / "run").iterdir()] == ["topicd.sock"]
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == SOCKETS
     made.close(clean=True)
     assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_who_connects_before_a_shard_runs_waits_in_its_queue(
+    running: tuple[Resources, socket.socket], tmp_path: Path
+) -> None:
+    resources, _ = running
+    with unixsock.connect(tmp_path / "run" / "dlv-01.sock", timeout=5.0) as client:
+        client.sendall(b"early")
+        shard = socket.socket(fileno=os.dup(resources.listen_fd(1)))
+        with shard, shard.accept()[0] as accepted:
+            assert accepted.recv(5) == b"early"
+
+
+def test_who_connects_is_refused_when_no_shard_is_started_any_more(
+    running: tuple[Resources, socket.socket], tmp_path: Path
+) -> None:
+    resources, _ = running
+    resources.stop_listening()
+    with pytest.raises(ConnectionRefusedError):
+        unixsock.connect(tmp_path / "run" / "dlv-00.sock")
 
 
 def test_close_may_be_called_twice_and_before_open(tmp_path: Path) -> None:

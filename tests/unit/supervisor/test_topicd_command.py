@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from topicd import __version__, config
-from topicd.supervisor.main import main
+from topicd.supervisor import daemon
+from topicd.supervisor.command import command
+from topicd.supervisor.main import main, plain_flags
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +23,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str, **environ: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), env=environ, prog_name="topicd")
+    return CliRunner().invoke(command, list(arguments), env=environ, prog_name="topicd")
 
 
 def test_version() -> None:
@@ -66,3 +68,61 @@ def test_check_says_yes_or_why_not() -> None:
 def test_wrong_settings_end_the_daemon_with_two() -> None:
     assert run("--ring-bytes", "1").exit_code == 2
     assert run("--no-such-flag").exit_code == 2
+
+
+PLAIN = [
+    [],
+    ["--data-dir", "/d", "--wal-shards", "3"],
+    ["--data-dir=/d=e", "--config=/f"],
+    ["--wal-shards", "3", "--wal-shards=4"],
+    ["--allowed-uids="],
+]
+
+
+@pytest.mark.parametrize("arguments", PLAIN, ids=" ".join)
+def test_plain_flags_mean_the_same_with_and_without_the_command_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways to the daemon, stopped at its door."""
+    given: list[dict[str, Any]] = []
+
+    def load(flags: dict[str, Any]) -> Any:
+        given.append({name: value for name, value in flags.items() if value is not None})
+
+    monkeypatch.setattr(daemon, "load", load)
+    monkeypatch.setattr(daemon, "run", lambda loaded, flags: 7)
+    monkeypatch.setattr("sys.argv", ["topicd", *arguments])
+    with pytest.raises(SystemExit, match="7"):
+        main()
+    assert run(*arguments).exit_code == 7
+    assert given[0] == given[1] == plain_flags(arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["config", "show"],
+        ["--wal-shards"],
+        ["--wal-shards", "--data-dir"],
+        ["--wal_shards", "3"],
+        ["--data-dir", "/d", "more"],
+        ["--", "--data-dir", "/d"],
+        ["-h"],
+        ["--test-clock"],
+    ],
+    ids=" ".join,
+)
+def test_whatever_is_no_plain_flag_is_for_the_command_line(arguments: list[str]) -> None:
+    assert plain_flags(arguments) is None
+
+
+def test_wrong_value_of_a_plain_flag_is_told_with_the_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["topicd", "--ring-bytes", "1"])
+    with pytest.raises(SystemExit, match="2"):
+        main(prog_name="topicd")
+    told = capsys.readouterr().err
+    assert "Usage: topicd" in told
+    assert "ring_bytes (flag): must be 1536KiB to 64MiB" in told
