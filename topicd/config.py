@@ -65,7 +65,9 @@ class Settings:
     )
     checkpoint_ms: int = _live("ms", 1000, "checkpoint so often while there is new data", low=10, high=_DAY_MS)
     snapshot_ms: int = _live("ms", 60_000, "write a metadata snapshot so often", low=100, high=_DAY_MS)
-    segment_max_records: int = _setting("count", 10_000, "seal a segment at so many records", low=1, high=10_000_000)
+    segment_max_records: int = _setting(
+        "count", 10_000, "seal a segment at so many records; of a flood of small ones at 8 MiB", low=1, high=10_000_000
+    )
     segment_max_bytes: int = _setting("size", 64 * MIB, "seal a segment at this size", low=4 * KIB, high=1024 * MIB)
     segment_max_age_ms: int = _setting("ms", 3_600_000, "seal a segment at this age", low=100, high=NO_LIMIT)
     map_cache_bytes: int = _setting(

@@ -1,8 +1,9 @@
 """Which bytes of a topic's tail go to which segment. Pure planning: no disk, no change of state.
 
 A segment is sealed at segment_max_records, segment_max_bytes or segment_max_age_ms; a hole in the seqs begins a new
-one too, for a segment is contiguous. Topicd's own topics are written and read once, whole, and deleted: a seal,
-which is several syncs, is worth nothing there, and only their size seals them.
+one too, for a segment is contiguous. Of a flood of small records segments hold more, up to FLOOD_BYTES: each of them is
+three files and several syncs. Topicd's own topics are written and read once, whole, and deleted: a seal, which is also
+another look at every byte, is worth nothing there, and only what a file can hold seals them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from topicd.config import Settings
 from topicd.frames import core
+from topicd.limits import MIB
 from topicd.model import is_internal
 from topicd.shards.delivery.tail import Blob
 from topicd.shards.delivery.topic import Topic
@@ -19,7 +21,10 @@ from topicd.shards.storage.checkpoint import AppendJob, SealJob
 from topicd.shards.storage.index import ENTRY_BYTES, entry_at
 from topicd.shards.storage.segment import SegmentInfo
 
-_UNLIMITED = 10_000_000  # the most that segment_max_records may be
+# The most that segment_max_records and segment_max_bytes may be.
+_UNLIMITED = 10_000_000
+_UNLIMITED_BYTES = 1024 * MIB
+FLOOD_BYTES = 8 * MIB  # of one topic in one checkpoint
 
 
 @dataclass
@@ -65,10 +70,13 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
     """Drafts in seq order; together they hold every blob of the tail."""
     drafts: list[Draft] = []
     current = _reopen(topic)
-    max_records = _UNLIMITED if is_internal(topic.name) else settings.segment_max_records
+    full, max_bytes = settings.segment_max_records, settings.segment_max_bytes
+    if is_internal(topic.name):
+        full, max_bytes = _UNLIMITED, _UNLIMITED_BYTES
+    max_records = full * _flood_factor(topic, full)
     if current is not None:
         # Full and not sealed: that failed. It takes no more, for a successor may have left its name on the disk.
-        current.seal = current.count >= max_records or current.bytes >= settings.segment_max_bytes
+        current.seal = current.count >= full or current.bytes >= max_bytes
         drafts.append(current)
     topic.tail.close_open()
     for blob in topic.tail:
@@ -79,11 +87,19 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
                     current.seal = True
                 current = Draft(first, 0, 0, now_ms, create=True)
                 drafts.append(current)
-            first = _fill(current, blob, first, max_records, settings.segment_max_bytes)
+            first = _fill(current, blob, first, max_records, max_bytes)
     age = settings.segment_max_age_ms
-    if current is not None and age and now_ms - current.created_ms >= age:
+    if current is not None and (current.count >= full or (age and now_ms - current.created_ms >= age)):
         current.seal = True
     return [draft for draft in drafts if draft.data or draft.seal]
+
+
+def _flood_factor(topic: Topic, full: int) -> int:
+    """How many times segment_max_records go to one segment; 1 unless much of the topic waits in small records."""
+    waiting = topic.tail.bytes
+    if waiting < FLOOD_BYTES:
+        return 1
+    return max(1, FLOOD_BYTES * (topic.visible - topic.stored) // (waiting * full))
 
 
 def _reopen(topic: Topic) -> Draft | None:

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.shards.delivery_kit import TS, make_topic, publish, stamped
 from topicd.config import Settings
 from topicd.frames import core
+from topicd.shards.delivery import segmenting
 from topicd.shards.delivery.segmenting import Draft, plan
 from topicd.shards.delivery.topic import Topic
 from topicd.shards.storage.index import ENTRY_BYTES, entry_at
@@ -162,10 +163,44 @@ def test_a_full_segment_that_could_not_be_sealed_is_sealed_and_takes_no_more() -
     assert shape(plan(topic, SETTINGS, TS)) == [(1, 10, True), (11, 11, False)]
 
 
-def test_topicds_own_topics_are_sealed_by_size_alone() -> None:
+def test_topicds_own_topics_are_sealed_by_what_a_file_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make_topic()
     topic.name = "topicd.stage.x"
     publish(topic, [b"a"] * 25)
-    assert shape(plan(topic, SETTINGS, TS)) == [(1, 25, False)]
     small = replace(SETTINGS, segment_max_bytes=5 * len(stamped([b"a"]).view()))
-    assert all(draft.seal for draft in plan(topic, small, TS))
+    assert shape(plan(topic, small, TS)) == [(1, 25, False)]
+    monkeypatch.setattr(segmenting, "_UNLIMITED_BYTES", small.segment_max_bytes)
+    assert all(draft.seal for draft in plan(topic, SETTINGS, TS))
+
+
+THOUSAND = replace(SETTINGS, segment_max_records=1_000, segment_max_bytes=64 << 20)
+
+
+def test_segments_of_a_flood_hold_more_records() -> None:
+    topic = make_topic()
+    for _ in range(2):
+        publish(topic, [bytes(1_000)] * 10_000)
+    drafts = plan(topic, THOUSAND, TS)
+    assert shape(drafts) == [(1, 8_000, True), (8_001, 16_000, True), (16_001, 20_000, True)]
+    assert max(draft.bytes for draft in drafts) <= segmenting.FLOOD_BYTES
+    drafts = plan(topic, replace(THOUSAND, segment_max_bytes=1 << 20), TS)
+    assert max(draft.bytes for draft in drafts) <= (1 << 20) + 1_046
+
+
+def test_a_flood_fills_the_active_segment_and_leaves_less_than_a_full_one_open() -> None:
+    topic = make_topic()
+    publish(topic, [b"a"] * 500)
+    [draft] = plan(topic, THOUSAND, TS)
+    stored(topic, draft)
+    publish(topic, [bytes(1_000)] * 8_300)
+    assert shape(plan(topic, THOUSAND, TS)) == [(1, 8_000, True), (8_001, 8_800, False)]
+
+
+def test_what_is_no_flood_is_cut_as_the_settings_say() -> None:
+    topic = make_topic()
+    publish(topic, [bytes(1_000)] * 5_000)
+    assert [draft.count for draft in plan(topic, THOUSAND, TS)] == [1_000] * 5
+    large = make_topic()
+    for _ in range(20):
+        publish(large, [bytes(900_000)])
+    assert [draft.count for draft in plan(large, replace(THOUSAND, segment_max_records=10), TS)] == [10, 10]
