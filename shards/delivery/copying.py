@@ -6,6 +6,7 @@ What is asked for is bounded in bytes and in places to look at, for it is found 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from topicd._native.interface import Buffer
@@ -13,6 +14,7 @@ from topicd.errors import BatchTooLarge, Conflict, InvalidRequest
 from topicd.frames import FLAGS_AT, FrameFlag, core
 from topicd.ipc.protocol import COPIED
 from topicd.limits import FETCH_BYTES_MAX, MAX_COPY_BYTES, MAX_COPY_RANGES, MAX_SEQ
+from topicd.model import is_internal
 from topicd.shards.delivery.reading import NO_FILTER
 
 if TYPE_CHECKING:
@@ -74,6 +76,10 @@ class Copied:
                 raise BatchTooLarge(f"a copy has at most {MAX_COPY_BYTES} bytes with framing")
             parts += answer.parts
             at = answer.next_from
+        if topic is not None and is_internal(topic.name) and end <= topic.stored:
+            # A stage is read once, and what is made of it needs as much memory as it has.
+            info = topic.segments[bisect_right(topic.segments, end, key=lambda one: one.first_seq) - 1]
+            self._actor.segment_reader(topic, info).forget(end)
         return parts
 
     def put(self, frames: bytearray) -> None:

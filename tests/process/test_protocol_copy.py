@@ -6,12 +6,15 @@ import pytest
 
 from tests.process.conftest import Served
 from tests.process.wire import Appended, Wire
+from tests.support.daemon import wait_until
+from topicd.client.staging.names import STAGES
 from topicd.errors import BatchTooLarge, Conflict, InvalidRequest, OutOfOrder, TopicdError
 from topicd.ipc.protocol import APPEND, COPIED, MessageFlag, Op
 from topicd.limits import KIB, MAX_COPY_BYTES, MAX_COPY_RANGES, MAX_U64
 from topicd.placement import delivery_shard
+from topicd.shards.storage.index import ENTRY_BYTES
 
-SETTINGS = {"segment_max_records": 500, "snapshot_ms": 100}
+SETTINGS = {"segment_max_records": 500, "snapshot_ms": 100, "checkpoint_ms": 10}
 
 Range = tuple[int, int, int]  # topic id, from seq, records
 
@@ -135,6 +138,22 @@ def test_a_copy_is_bounded_in_places_and_bytes(pair: Pair) -> None:
     small = COPIED.pack(pair.source, 1, 1)
     assert pair.send(small * MAX_COPY_RANGES, MAX_COPY_RANGES).count == MAX_COPY_RANGES
     pair.refused(BatchTooLarge, small * (MAX_COPY_RANGES + 1), MAX_COPY_RANGES + 1)
+
+
+def test_a_stage_that_is_in_its_file_can_be_copied_again_and_again(pair: Pair, served: Served) -> None:
+    """Its records are dropped from memory once they were copied; the file keeps them."""
+    shards = pair.wire.hello["delivery_shards"]
+    names = (f"{STAGES}{pair.name}.{n}" for n in range(99))
+    stage = next(name for name in names if delivery_shard(name, shards) == pair.wire.hello["shard"])
+    stage_id = pair.wire.ask(Op.OPEN, {"topic": stage, "internal": True})["topic_id"]
+    for start in (0, 2_000):
+        pair.wire.append(stage_id, numbered(start, 2_000))
+    index = served.daemon.data.topic(stage_id) / f"seg-{1:020}.idx"
+    wait_until(lambda: index.exists() and index.stat().st_size == 4_000 * ENTRY_BYTES, "the checkpoint")
+    for _ in range(2):
+        pair.copy([(stage_id, 0, 2_000)])
+        pair.copy([(stage_id, 2_000, 2_000)])
+    assert pair.datas() == numbered(0, 4_000) * 2
 
 
 def test_a_topic_may_be_copied_onto_itself(pair: Pair) -> None:
