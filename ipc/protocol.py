@@ -75,6 +75,7 @@ class MessageFlag(IntFlag):
     METADATA_ONLY = 16  # fetch: frames come with data and meta cut off (data_len 0, no checksum)
     FILTER = 32  # fetch: a filter map follows the fixed fields
     KEY = 64  # append: u16 length and an idempotency key follow the fixed fields
+    COPY = 128  # append: ranges of stored records follow the fixed fields, instead of frames
 
 
 FLAG_PERFORMANCE = int(MessageFlag.PERFORMANCE)
@@ -82,6 +83,7 @@ FLAG_DEDUPED = int(MessageFlag.DEDUPED)
 FLAG_TOMBSTONE = int(MessageFlag.TOMBSTONE)
 FLAG_CAUGHT_UP = int(MessageFlag.CAUGHT_UP)
 FLAG_KEY = int(MessageFlag.KEY)
+FLAG_COPY = int(MessageFlag.COPY)
 
 APPEND = struct.Struct(
     "<"
@@ -89,6 +91,12 @@ APPEND = struct.Struct(
     "Q"  # producer_id   0: none
     "Q"  # batch_no      1, 2, 3 … per producer and topic
     "I"  # count         frames that follow
+)
+COPIED = struct.Struct(
+    "<"
+    "Q"  # topic_id      of the same shard
+    "Q"  # from_seq      exclusive
+    "I"  # count         records behind it: one batch, or the last ones of it
 )
 APPENDED = struct.Struct(
     "<"

@@ -31,6 +31,10 @@ MAX_MESSAGE = MAX_BATCH_BYTES + MAX_BATCH_RECORDS * FRAME_OVERHEAD + 64 * KIB
 # Everything but a batch is small.
 MAX_CONTROL_MESSAGE = 1 * MIB
 
+# What one copy between topics may hold: a shard does it at one go.
+MAX_COPY_BYTES = 16 * MIB  # with framing
+MAX_COPY_RANGES = 256
+
 FETCH_RECORDS_DEFAULT = 256
 FETCH_RECORDS_MAX = 100_000
 FETCH_BYTES_DEFAULT = 1 * MIB

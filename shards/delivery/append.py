@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from topicd.errors import BatchTooLarge, InvalidRequest, Throttled, TopicFull, TopicNotFound
 from topicd.frames import codec_error, core, producer_frame
-from topicd.ipc.protocol import APPEND, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE, HEADER
+from topicd.ipc.protocol import APPEND, FLAG_COPY, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE, HEADER
 from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, KIB, MAX_BATCH_RECORDS
+from topicd.shards.delivery.copying import Copied
 from topicd.shards.delivery.entry import AppendEntry, Replier, Run, Waiter
 from topicd.shards.delivery.outlet import Need, storage_failed
 from topicd.shards.delivery.reservation import reserve_seqs
@@ -45,6 +46,8 @@ class Appender:
             raise TopicNotFound(f"no topic with id {topic_id}", topic_id=topic_id)
         at, key = APPEND.size, b""
         if flags & FLAG_KEY:
+            if flags & FLAG_COPY:
+                raise InvalidRequest("a copy has a number and no idempotency key")
             key, at = _cut_key(body, at)
         if producer_id and not topic.producers.is_next(producer_id, batch_no):
             _, first_seq, records = topic.producers.lookup(producer_id, batch_no)
@@ -53,10 +56,16 @@ class Appender:
         if key and (known := self._actor.keys.lookup(topic, key)) is not None:
             self._answer_again(topic, Waiter(replier, request_id, flags | FLAG_DEDUPED, *known))
             return
-        size = len(body) - at
+        copied: Copied | None = Copied(self._actor, body[at:], count) if flags & FLAG_COPY else None
+        size = len(body) - at if copied is None else copied.size
         self._admit(topic, size, count)
         entry = self._entry_for(topic, size, count)
-        first_seq = self._add(entry, body[at:], count, producer_id, batch_no)
+        start = len(entry.frames)
+        if copied is None:
+            entry.frames += body[at:]
+        else:
+            copied.put(entry.frames)
+        first_seq = self._add(entry, start, count, producer_id, batch_no)
         entry.waiters.append(Waiter(replier, request_id, flags, first_seq, count))
         if key:
             entry.keys.append(key)
@@ -191,12 +200,11 @@ class Appender:
         entry = self._open = AppendEntry(self._actor, topic, need, ts)
         return entry
 
-    def _add(self, entry: AppendEntry, batch: memoryview, count: int, producer_id: int, batch_no: int) -> int:
-        """Stamp the batch behind those that are in the entry; its first seq. A bad batch leaves nothing behind."""
+    def _add(self, entry: AppendEntry, start: int, count: int, producer_id: int, batch_no: int) -> int:
+        """Stamp the batch that begins at start, behind those that were in the entry before; its first seq. A bad batch
+        leaves nothing behind."""
         topic, frames = entry.topic, entry.frames
-        start, first = len(frames), topic.head + 1
-        frames += batch
-        end = len(frames)
+        first, end = topic.head + 1, len(frames)
         try:
             packed = core.stamp_frames(frames, start, end, topic.id, first, entry.ts, entry.need is Need.SYNCED)
             found = len(packed) // 4

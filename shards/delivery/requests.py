@@ -40,7 +40,12 @@ def hello(session: Session, flags: int, request_id: int, body: memoryview) -> No
         "delivery_shards": actor.delivery_shards,
         "shards": actor.socket_paths,
         "tcp_ports": actor.tcp_ports,
-        "limits": {"max_batch_records": limits.MAX_BATCH_RECORDS, "max_batch_bytes": limits.MAX_BATCH_BYTES},
+        "limits": {
+            "max_batch_records": limits.MAX_BATCH_RECORDS,
+            "max_batch_bytes": limits.MAX_BATCH_BYTES,
+            "max_copy_bytes": limits.MAX_COPY_BYTES,
+            "max_copy_ranges": limits.MAX_COPY_RANGES,
+        },
     }
     session.answer(Op.HELLO, request_id, answer)
 

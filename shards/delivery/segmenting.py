@@ -1,8 +1,8 @@
 """Which bytes of a topic's tail go to which segment. Pure planning: no disk, no change of state.
 
 A segment is sealed at segment_max_records, segment_max_bytes or segment_max_age_ms; a hole in the seqs begins a new
-one too, for a segment is contiguous. Topicd's own topics are written and read once, whole, and deleted: a seal,
-which is several syncs, is worth nothing there, and only their size seals them.
+one too, for a segment is contiguous. Topicd's own topics are written and read once, whole, and deleted: a seal, which
+is several syncs and another look at every byte, is worth nothing there, and only what a file can hold seals them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from topicd.config import Settings
 from topicd.frames import core
+from topicd.limits import MIB
 from topicd.model import is_internal
 from topicd.shards.delivery.tail import Blob
 from topicd.shards.delivery.topic import Topic
@@ -19,7 +20,9 @@ from topicd.shards.storage.checkpoint import AppendJob, SealJob
 from topicd.shards.storage.index import ENTRY_BYTES, entry_at
 from topicd.shards.storage.segment import SegmentInfo
 
-_UNLIMITED = 10_000_000  # the most that segment_max_records may be
+# The most that segment_max_records and segment_max_bytes may be.
+_UNLIMITED = 10_000_000
+_UNLIMITED_BYTES = 1024 * MIB
 
 
 @dataclass
@@ -65,10 +68,12 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
     """Drafts in seq order; together they hold every blob of the tail."""
     drafts: list[Draft] = []
     current = _reopen(topic)
-    max_records = _UNLIMITED if is_internal(topic.name) else settings.segment_max_records
+    max_records, max_bytes = settings.segment_max_records, settings.segment_max_bytes
+    if is_internal(topic.name):
+        max_records, max_bytes = _UNLIMITED, _UNLIMITED_BYTES
     if current is not None:
         # Full and not sealed: that failed. It takes no more, for a successor may have left its name on the disk.
-        current.seal = current.count >= max_records or current.bytes >= settings.segment_max_bytes
+        current.seal = current.count >= max_records or current.bytes >= max_bytes
         drafts.append(current)
     topic.tail.close_open()
     for blob in topic.tail:
@@ -79,7 +84,7 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
                     current.seal = True
                 current = Draft(first, 0, 0, now_ms, create=True)
                 drafts.append(current)
-            first = _fill(current, blob, first, max_records, settings.segment_max_bytes)
+            first = _fill(current, blob, first, max_records, max_bytes)
     age = settings.segment_max_age_ms
     if current is not None and age and now_ms - current.created_ms >= age:
         current.seal = True

@@ -17,11 +17,13 @@ from topicd._native import core
 from topicd.errors import Forbidden, Internal, InvalidRequest, NotReady, Throttled, TopicdError
 from topicd.ipc.protocol import (
     ANSWER,
+    APPEND,
     APPENDED,
     BULK_OPS,
     CREDIT,
     FETCHED,
     FLAG_CAUGHT_UP,
+    FLAG_COPY,
     FLAG_DEDUPED,
     FLAG_PERFORMANCE,
     FLAG_TOMBSTONE,
@@ -40,6 +42,7 @@ from topicd.ipc.protocol import (
     map_message,
 )
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
+from topicd.shards.delivery.copying import ranges_of
 from topicd.shards.delivery.entry import AppendEntry, Waiter
 from topicd.shards.delivery.outlet import ENTRIES_MAX, Need, Outlet
 from topicd.shards.delivery.reading import Answer
@@ -236,7 +239,8 @@ class Session:
                 self.waiting_since = 0.0
                 return
             # Appends are cheap and bounded by what may be under way; anything else may read megabytes.
-            if op != OP_APPEND and start < end and (time.monotonic() >= until or self.write_blocked):
+            reads = op != OP_APPEND or flags & FLAG_COPY
+            if reads and start < end and (time.monotonic() >= until or self.write_blocked):
                 self._start = start
                 self.waiting_since = 0.0
                 self._hold()
@@ -300,7 +304,7 @@ class Session:
         if self.actor.draining:
             raise NotReady("the daemon is stopping", retry_after_ms=500)
         if self.rights is not EVERYTHING:
-            self._check_write(body)
+            self._check_write(flags, body)
         self.in_flight += 1
         try:
             self.actor.appender.append(self, request_id, flags, body)
@@ -317,9 +321,14 @@ class Session:
             self._transport.pause_reading()
             self.actor.checkpointer.waiting.add(self)
 
-    def _check_write(self, body: memoryview) -> None:
-        topic = self.actor.topics.by_id.get(int.from_bytes(body[:8], "little"))
+    def _check_write(self, flags: int, body: memoryview) -> None:
+        by_id = self.actor.topics.by_id
+        topic = by_id.get(int.from_bytes(body[:8], "little"))
         self.rights.require("write", topic.name if topic is not None else None)
+        if flags & FLAG_COPY:
+            for topic_id, _, _ in ranges_of(body[APPEND.size :]):
+                source = by_id.get(topic_id)
+                self.rights.require("read", source.name if source is not None else None)
 
     def _credit(self, body: memoryview) -> None:
         if len(body) != CREDIT.size:

@@ -52,6 +52,10 @@ class File(Protocol):
 
     def fileno(self) -> int: ...
 
+    def forget(self, size: int) -> None:
+        """So many bytes from the beginning will not be read soon: the memory that holds them may go to others."""
+        ...
+
     def close(self) -> None:
         """May be called twice."""
         ...
@@ -155,6 +159,9 @@ class RealFile:
 
     def fileno(self) -> int:
         return self._fd
+
+    def forget(self, size: int) -> None:
+        os.posix_fadvise(self._fd, 0, size, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

@@ -180,6 +180,11 @@ class SegmentReader:
             raise self._corrupt(self._first_behind(span.start + len(frames)), span.last_seq, "data ends early")
         return frames
 
+    def forget(self, last_seq: int) -> None:
+        """Records up to that one will not be read soon. A mapped segment, which others read as well, keeps them."""
+        if self._files is not None:
+            self._files[1].forget(self.offset(last_seq + 1))
+
     def bytes_of(self, first_seq: int, last_seq: int) -> int:
         """Bytes that the records first_seq..last_seq take in .data."""
         if last_seq < first_seq:

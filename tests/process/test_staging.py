@@ -202,8 +202,8 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int 
         (stages.Stages, "_hold", 1, False),
         (commitlog.CommitLog, "decide", 1, False),
         (copying.Copier, "copy", 1, True),
-        (copying.Connection, "start_append", 1, True),
-        (copying.Connection, "start_append", 2, True),
+        (copying.Connection, "start_copy", 1, True),
+        (copying.Connection, "start_copy", 2, True),
         (copying.Connection, "finish_append", 2, True),
         (commitlog.CommitLog, "finish", 1, True),
         (stages.Stages, "_clean", 1, True),
@@ -226,6 +226,49 @@ def test_a_commit_that_dies_is_finished_by_the_next_or_never_seen(
     again.commit(1, [again.write_records(1, 0, topic, [b"next"])])
     assert payloads(client, topic) == [*wanted, b"next"]
     assert not any(name.startswith(STAGES) for name in internal(client, query))
+
+
+@pytest.mark.parametrize(("name", "calls"), [("start_append", 1), ("start_append", 2), ("finish_append", 2)])
+def test_a_commit_whose_records_travel_is_finished_all_the_same(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, name: str, calls: int
+) -> None:
+    """By whoever comes next, in whichever way: the chunks and their numbers are the same."""
+    query = client.stages(topic)
+    parts = [query.write_records(0, n, topic, numbered(f"{n}-", 6_000)) for n in range(4)]
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(copying.Near, "ranges", lambda near, chunk: None)
+        crash_at(patch, copying.Connection, name, calls)
+        query.commit(0, parts)
+    assert query.finish() == [0]
+    assert payloads(client, topic) == [data for n in range(4) for data in numbered(f"{n}-", 6_000)]
+
+
+def test_a_stage_of_another_shard_is_published(client: Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a start with another number of shards."""
+    there = client.engine.directory.shard_of(topic)
+    other = next(f"{topic}.{n}" for n in range(99) if client.engine.directory.shard_of(f"{topic}.{n}") != there)
+    query = client.stages(topic)
+    whole = Stages._stage_topic
+    with monkeypatch.context() as patch:
+        patch.setattr(Stages, "_stage_topic", lambda mine, batch, part, name: whole(mine, batch, part, other))
+        far = query.write_records(0, 0, topic, numbered("far", 12_000))
+    assert client.engine.directory.shard_of(far.topic) != there
+    near = query.write_records(0, 1, topic, numbered("near", 12_000))
+    assert client.engine.directory.shard_of(near.topic) == there
+    query.commit(0, [far, near])
+    assert payloads(client, topic) == numbered("far", 12_000) + numbered("near", 12_000)
+
+
+def test_records_of_a_stage_beside_its_destination_do_not_travel(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = client.stages(topic)
+    parts = [query.write_records(0, n, topic, numbered(f"{n}-", 9_000)) for n in range(3)]
+    with monkeypatch.context() as patch:
+        crash_at(patch, copying.Connection, "start_append")
+        crash_at(patch, copying.StageReader, "take")
+        query.commit(0, parts)
+    assert payloads(client, topic) == [data for n in range(3) for data in numbered(f"{n}-", 9_000)]
 
 
 def test_a_job_that_died_is_finished_by_anybody(client: Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from tests.support.ports import free_ports
 from topicd.cli import tokenfile
 from topicd.client.client import Client
 from topicd.errors import ConnectionLost, Forbidden, InvalidRequest, TopicdError, Unauthorized
+from topicd.ipc.protocol import COPIED, Op
 from topicd.placement import delivery_shard
 
 SHARDS = 2
@@ -212,6 +213,20 @@ def test_who_may_only_write_cannot_read_by_any_way(site: Site, topics: str) -> N
         with pytest.raises(Forbidden, match="token 'writer' has no read right"):
             with client.watch(topics, start="earliest") as events:
                 next(events)
+
+
+def test_who_may_only_write_cannot_copy_what_he_may_not_read(site: Site) -> None:
+    with site.client("writer") as client:
+        client.publish("orders.copied", b"x")
+        connection = client.engine.dial(client.engine.directory.shard_of("orders.copied"), 10.0)
+        topic_id = connection.call(Op.OPEN, {"topic": "orders.copied"})["topic_id"]
+        with pytest.raises(Forbidden, match="token 'writer' has no read right"):
+            connection.finish_append(connection.start_copy(topic_id, 0, 0, 1, COPIED.pack(topic_id, 0, 1)))
+        connection.close()
+        stages = client.stages("a query of one who may only write")
+        stages.commit(0, [stages.write_records(0, 0, "orders.copied", [b"y"])])
+    with site.client("boss") as client:
+        assert [record.data for record in drain_topic(client, "orders.copied")] == [b"x", b"y"]
 
 
 def test_a_name_outside_the_prefix_is_refused_logged_and_not_shown(site: Site) -> None:

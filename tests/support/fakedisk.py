@@ -286,6 +286,9 @@ class FakeFile:
     def fileno(self) -> int:
         raise OSError(errno.ENOTSUP, "a fake file has no descriptor")
 
+    def forget(self, size: int) -> None:
+        """It has no memory beside the disk's."""
+
     def close(self) -> None:
         self._node = None
 

@@ -176,5 +176,8 @@ class FaultFile:
     def fileno(self) -> int:
         return self._inner.fileno()
 
+    def forget(self, size: int) -> None:
+        self._inner.forget(size)
+
     def close(self) -> None:
         self._inner.close()

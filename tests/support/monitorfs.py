@@ -231,5 +231,8 @@ class MonitorFile:
     def fileno(self) -> int:
         return self._inner.fileno()
 
+    def forget(self, size: int) -> None:
+        self._inner.forget(size)
+
     def close(self) -> None:
         self._inner.close()

@@ -109,8 +109,12 @@ CORE_FUNCTION(core_stamp_frames)
     if (durable >= 0 && take_u64(args[3], "topic_id", &topic_id) && take_u64(args[4], "first_seq", &first_seq) &&
         take_u64(args[5], "ts", &ts) && (count = validate_batch(&span, at)) && seqs_fit(first_seq, count, ts))
         offsets = PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)(count * sizeof *at));
-    if (offsets) /* last, so that a failed call has touched nothing */
+    if (offsets) { /* last, so that a failed call has touched nothing */
+        PyThreadState *away = span.end - span.start > GIL_FREE_BYTES ? PyEval_SaveThread() : NULL;
         fill_batch(span.base + span.start, span.end - span.start, at, count, topic_id, first_seq, ts, durable);
+        if (away)
+            PyEval_RestoreThread(away);
+    }
     span_close(&span);
     return offsets;
 }

@@ -20,6 +20,7 @@ from topicd.client.wire import (
     ACK,
     ACK_LENGTH,
     ACK_OP,
+    COPY_FLAG,
     DEDUPED_FLAG,
     ERROR_OP,
     Appended,
@@ -163,6 +164,13 @@ class Connection:
             self.send_parts([head, *frames])
         except OSError as exc:
             raise self._lost(exc) from exc
+        return request_id
+
+    def start_copy(self, topic_id: int, producer_id: int, number: int, records: int, ranges: bytes) -> int:
+        """Like start_append, of records that the daemon has already: packed COPIED."""
+        request_id = self.next_id()
+        head = append_head(request_id, topic_id, producer_id, number, records, len(ranges), flags=COPY_FLAG)
+        self.send(head + ranges)
         return request_id
 
     def finish_append(self, request_id: int) -> Appended:

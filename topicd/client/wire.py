@@ -35,6 +35,7 @@ APPEND_OP = int(Op.APPEND)
 ACK_OP = int(Op.APPEND) | ANSWER
 ERROR_OP = int(Op.ERROR)
 KEY_FLAG = int(MessageFlag.KEY)
+COPY_FLAG = int(MessageFlag.COPY)
 DEDUPED_FLAG = int(MessageFlag.DEDUPED)
 OTHERS = 1 << 31  # on connections shared with pipelined appends, all other requests have ids from here on
 _KEY_LEN = struct.Struct("<H")

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.shards.delivery_kit import TS, make_topic, publish, stamped
 from topicd.config import Settings
 from topicd.frames import core
+from topicd.shards.delivery import segmenting
 from topicd.shards.delivery.segmenting import Draft, plan
 from topicd.shards.delivery.topic import Topic
 from topicd.shards.storage.index import ENTRY_BYTES, entry_at
@@ -160,10 +161,11 @@ def test_a_full_segment_that_could_not_be_sealed_is_sealed_and_takes_no_more() -
     assert shape(plan(topic, SETTINGS, TS)) == [(1, 10, True), (11, 11, False)]
 
 
-def test_topicds_own_topics_are_sealed_by_size_alone() -> None:
+def test_topicds_own_topics_are_sealed_by_what_a_file_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make_topic()
     topic.name = "topicd.stage.x"
     publish(topic, [b"a"] * 25)
-    assert shape(plan(topic, SETTINGS, TS)) == [(1, 25, False)]
     small = SETTINGS.replace(segment_max_bytes=5 * len(stamped([b"a"]).view()))
-    assert all(draft.seal for draft in plan(topic, small, TS))
+    assert shape(plan(topic, small, TS)) == [(1, 25, False)]
+    monkeypatch.setattr(segmenting, "_UNLIMITED_BYTES", small.segment_max_bytes)
+    assert all(draft.seal for draft in plan(topic, SETTINGS, TS))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fakedisk import FakeDisk
+from tests.support.fakedisk import FakeDisk, FakeFile
 from tests.unit.storage.segment_kit import Topic, frames, tag_of, ts_of
 from topicd._native import core
 from topicd.errors import StorageCorrupt
@@ -43,6 +43,16 @@ def test_entries_and_bytes(reader: SegmentReader) -> None:
             reader.entry(seq)
     with pytest.raises(ValueError, match="backwards"):
         reader.read(107, 105)
+
+
+def test_what_is_forgotten_is_what_lies_up_to_a_seq(reader: SegmentReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[int] = []
+    monkeypatch.setattr(FakeFile, "forget", lambda file, size: forgotten.append(size))
+    reader.forget(104)
+    reader.forget(140)
+    wanted = [] if reader.mapped else [len(frames(7, 101, 4)), len(frames(7, 101, COUNT))]
+    assert forgotten == wanted
+    assert bytes(reader.read(101, 140)) == frames(7, 101, COUNT)
 
 
 def test_locate_obeys_both_limits_and_gives_at_least_one(reader: SegmentReader) -> None:

@@ -29,6 +29,16 @@ def test_short_writes_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pyte
     assert file.pread(100, 0) == b"\0" * 5 + b"abcdefghijklmnopq"
 
 
+def test_what_was_forgotten_can_be_read_again(tmp_path: Path) -> None:
+    content = os.urandom(3 << 20)
+    file = RealFs().open(tmp_path / "f", write=True, create=True)
+    file.pwrite([content], 0)
+    file.forget(1 << 20)
+    file.sync_data()
+    file.forget(len(content))
+    assert file.pread(len(content), 0) == content
+
+
 def test_a_write_that_makes_no_progress_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwritev", lambda *args: 0)
     file = RealFs().open(tmp_path / "f", write=True, create=True)

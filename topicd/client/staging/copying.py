@@ -1,13 +1,14 @@
-"""Stages into a topic, as raw frames. Promise: each chunk is stored once, in order, whoever sends it and however
-often: the producer id and the numbers are the same for all, and the daemon says where to go on.
+"""Stages into a topic. Promise: each chunk is stored once, in order, whoever sends it and however often: the producer
+id and the numbers are the same for all, and the daemon says where to go on.
 
-Frames are the same bytes in both directions; the daemon stamps topic id, seq, time and checksum anew.
+A stage lies in the shard of its destination where it can, and then the daemon is told which records to copy. Others
+travel here and back as raw frames; the daemon stamps topic id, seq, time and checksum anew either way.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from topicd._native import core
@@ -18,7 +19,7 @@ from topicd.client.staging.plan import Chunk, Piece
 from topicd.client.wire import number
 from topicd.errors import Conflict, TopicdError, TopicNotFound
 from topicd.frames import FLAGS_AT, FrameFlag
-from topicd.ipc.protocol import Op
+from topicd.ipc.protocol import COPIED, Op
 from topicd.limits import FETCH_BYTES_MAX, MIB
 
 if TYPE_CHECKING:
@@ -73,12 +74,44 @@ class StageReader:
         except TopicNotFound:
             batch = None
         if not batch or batch.tombstone is not None or batch.next_from_seq - len(batch) != self._at:
-            raise Conflict(f"stage {self._stage} lacks what follows record {self._at}; it was dropped or has expired")
+            raise _lacking(self._stage, self._at)
         self._load(batch.frames)
 
     def _load(self, frames: memoryview) -> None:
         self._frames, self._taken = frames, 0
         self._offsets = memoryview(core.frame_offsets(frames, 0, len(frames))).cast("I")
+
+
+class Near:
+    """The stages that lie in the shard of their destination: what of them the daemon can copy by itself."""
+
+    def __init__(self, connection: Connection, is_near: Callable[[str], bool]) -> None:
+        limits = connection.hello.limits if connection.hello is not None else {}
+        self._connection = connection
+        self._is_near = is_near
+        self._max_bytes = int(limits.get("max_copy_bytes", 0))  # a daemon that does not say it cannot copy
+        self._max_ranges = int(limits.get("max_copy_ranges", 0))
+        self._ids: dict[str, int] = {}
+
+    def look_up(self, chunks: list[Chunk]) -> None:
+        """Finds their ids, before anything is under way on the connection."""
+        if not self._max_ranges:
+            return
+        for stage in dict.fromkeys(piece.stage for chunk in chunks for piece in chunk.pieces):
+            if self._is_near(stage):
+                try:
+                    answer = self._connection.call(Op.OPEN, {"topic": stage, "create": False})
+                except TopicNotFound:
+                    raise _lacking(stage, 0) from None
+                self._ids[stage] = number(answer, "topic_id")
+
+    def ranges(self, chunk: Chunk) -> bytes | None:
+        """None: the chunk has to travel."""
+        if chunk.framed_bytes > self._max_bytes or len(chunk.pieces) > self._max_ranges:
+            return None
+        if not all(piece.stage in self._ids for piece in chunk.pieces):
+            return None
+        return b"".join(COPIED.pack(self._ids[stage], seq, records) for stage, seq, records in chunk.pieces)
 
 
 class Copier:
@@ -131,17 +164,24 @@ class Copier:
 
     def _send(self, topic_id: int, first_no: int, chunks: list[Chunk]) -> None:
         engine = self._client.engine
-        connection = engine.dial(engine.directory.shard_of(self._destination), engine.timeout)
+        shard = engine.directory.shard_of(self._destination)
+        connection = engine.dial(shard, engine.timeout)
         flying: deque[tuple[int, int]] = deque()  # request id, bytes
         in_flight = 0
         self._readers.clear()
         try:
+            near = Near(connection, lambda stage: engine.directory.shard_of(stage) == shard)
+            near.look_up(chunks)
             for no, chunk in enumerate(chunks, first_no):
-                parts = self._frames_of(chunk)
-                size = sum(map(len, parts))
+                size, number = chunk.framed_bytes, (topic_id, self._producer_id, no, chunk.records)
+                ranges = near.ranges(chunk)
+                parts = self._frames_of(chunk) if ranges is None else []
                 while flying and (len(flying) >= WINDOW or in_flight + size > FLYING_BYTES):
                     in_flight -= _await(connection, flying)
-                request_id = connection.start_append(topic_id, self._producer_id, no, chunk.records, parts)
+                if ranges is None:
+                    request_id = connection.start_append(*number, parts)
+                else:
+                    request_id = connection.start_copy(*number, ranges)
                 flying.append((request_id, size))
                 in_flight += size
             while flying:
@@ -168,6 +208,10 @@ def _await(connection: Connection, flying: deque[tuple[int, int]]) -> int:
     request_id, size = flying.popleft()
     connection.finish_append(request_id)
     return size
+
+
+def _lacking(stage: str, at: int) -> Conflict:
+    return Conflict(f"stage {stage} lacks what follows record {at}; it was dropped or has expired", stage=stage)
 
 
 def _continued(views: list[memoryview]) -> bytearray:

@@ -61,6 +61,10 @@ class Chunk:
     records: int = 0
     bytes: int = 0
 
+    @property
+    def framed_bytes(self) -> int:
+        return self.bytes + self.records * FRAME_OVERHEAD
+
     def takes(self, run: Run) -> bool:
         return self.records + run.records <= MAX_BATCH_RECORDS and self.bytes + run.bytes <= MAX_BATCH_BYTES
 

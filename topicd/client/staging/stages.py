@@ -57,15 +57,18 @@ class Stages:
 
     def write(self, batch: int, partition: int, laid: Iterable[Laid]) -> Staged:
         """Stages batches of ready-made frames, each with its destination."""
-        return write_stage(self._client, self._stage_topic(batch, partition), laid, ttl_ms=self._ttl_ms)
 
-    def _stage_topic(self, batch: int, partition: int) -> str:
-        """Neighbouring parts are written at the same time: they go to different shards."""
+        def topic_for(destination: str) -> str:
+            return self._stage_topic(batch, partition, destination)
+
+        return write_stage(self._client, topic_for, laid, ttl_ms=self._ttl_ms)
+
+    def _stage_topic(self, batch: int, partition: int, destination: str) -> str:
+        """In the shard of the destination, which can copy it by itself."""
         directory = self._client.engine.directory
-        wanted = partition % len(directory.shards())
         while True:
             topic = names.stage_topic(self.query, batch, partition, self._clock.now_ms())
-            if directory.shard_of(topic) == wanted:
+            if directory.shard_of(topic) == directory.shard_of(destination):
                 return topic
 
     def write_records(self, batch: int, partition: int, topic: str, records: Sequence[Any]) -> Staged:

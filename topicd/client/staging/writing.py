@@ -3,7 +3,7 @@ sees it, and what nobody commits expires."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from topicd.client.bulk import publish_batches
@@ -26,8 +26,9 @@ def check_destination(topic: str) -> str:
     return topic
 
 
-def write_stage(client: Client, topic: str, laid: Iterable[Laid], *, ttl_ms: int) -> Staged:
-    """Pulls batches as fast as the daemon takes them. Without any there is no topic."""
+def write_stage(client: Client, topic_for: Callable[[str], str], laid: Iterable[Laid], *, ttl_ms: int) -> Staged:
+    """Pulls batches as fast as the daemon takes them, into a topic that is named after the first destination. Without
+    any there is no topic."""
     runs: list[Run] = []
 
     def encoded() -> Iterator[Encoded]:
@@ -39,6 +40,7 @@ def write_stage(client: Client, topic: str, laid: Iterable[Laid], *, ttl_ms: int
     first = next(source, None)
     if first is None:
         return Staged("")
+    topic = topic_for(runs[0].destination)
     create_internal(client, topic, {"durability": "fsync", "ttl_ms": ttl_ms})
     publish_batches(client.engine, topic, _chained(first, source))
     return Staged(topic, tuple(runs))
