@@ -57,7 +57,7 @@ class WalLog:
         active = self._require_active()
         offset = self._offset
         if offset + need > active.filled_to:
-            self._spares.wait_filled(active, offset + need)
+            self._spares.overtake(active, offset + need)
         header = walfile.group_header(length, self.lsn, self.synced_lsn, self._run, self._seed)
         active.file.pwrite([header, *parts], offset)
         self.lsn += need
@@ -92,6 +92,10 @@ class WalLog:
     def recycle(self, file: walfile.WalFile) -> None:
         self._spares.recycle(file.path)
 
+    def tick(self) -> None:
+        """Once a second."""
+        self._spares.tick()
+
     @property
     def _offset(self) -> int:
         return self.lsn - self.first_lsn
@@ -120,7 +124,7 @@ class WalLog:
         if self._active is not None:
             if self.dirty:
                 self.sync()
-            self._spares.release(self._active)
+            self._spares.finish(self._active)
             self._active = None
             self.rotations += 1
         self._activate(self.lsn)
