@@ -20,7 +20,7 @@ _PACE_S = 0.025  # between two steps
 _REST_S = 0.25  # once overtaken
 _QUIET_TICKS = 60  # without a file being taken
 KEPT = 2  # recycled files kept beyond the one in preparation
-KEPT_IN_FLOOD = 6  # what waits to be absorbed comes back all at once
+KEPT_IN_FLOOD = 8  # what waits to be absorbed comes back all at once
 
 
 class Prepared:
@@ -76,11 +76,14 @@ class Spares:
                 return self._ready.pop(0)
         return self._start_one()
 
+    @property
+    def any_ready(self) -> bool:
+        return bool(self._ready)
+
     def prepare(self) -> None:
         """Have one ready soon; errors show when it is taken."""
-        with self._changed:
-            if self._ready or self._filling is not None:
-                return
+        if self.any_ready:
+            return
         try:
             prepared = self._start_one()
         except OSError:

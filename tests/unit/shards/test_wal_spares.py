@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.fakedisk import FakeDisk
 from topicd import paths
-from topicd.limits import MIB
+from topicd.limits import KIB, MIB
+from topicd.shards.storage.walfile import WalFile
 from topicd.shards.wal import spares as module
 from topicd.shards.wal.log import WalLog
 from topicd.shards.wal.spares import KEPT, KEPT_IN_FLOOD, Spares
@@ -78,4 +79,21 @@ def test_flood_into_new_files_waits_for_no_zeros(disk: FakeDisk, monkeypatch: py
         wal.sync()
     assert wal.rotations == 3
     assert all(disk.size(file.path) == SIZE for file in wal.finished_files())
+    wal.close()
+
+
+def test_file_that_was_absorbed_in_time_is_the_next_one(disk: FakeDisk) -> None:
+    wal = WalLog(disk, ROOT, SIZE, 1, 7)
+    wal.open(0, None)
+    for lacks in (False, False, True):
+        wal.append([b"y" * 900 * KIB], 900 * KIB)
+        assert wal.lacks_successor is lacks
+    old = absorbed(disk, 1)
+    wal.recycle(WalFile(SIZE, old))
+    wal.prepare_successor()
+    assert not wal.lacks_successor
+    assert wal.fits(KIB)
+    assert not wal.fits(MIB)
+    wal.append([b"y" * MIB], MIB)
+    assert len(disk.listdir(ROOT)) == 2
     wal.close()
