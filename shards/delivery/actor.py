@@ -220,13 +220,14 @@ class Actor:
 
     # ---- what parts tell ----
 
-    def note_visible(self, topic: Topic, blob: Blob, count: int) -> None:
+    def note_visible(self, topic: Topic, blob: Blob, count: int, untagged: bool = False) -> None:
         self.appends += 1
         self.records += count
         self.bytes_taken += blob.end - blob.start
         topic.last_write_ms = blob.last_ts
         self._moved[topic.id] = topic
-        note_tags(topic, blob)
+        if not untagged:
+            note_tags(topic, blob)
         self.checkpointer.note_blob(topic, blob)
 
     def note_read(self, topic: Topic) -> None:

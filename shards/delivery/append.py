@@ -223,6 +223,8 @@ class Appender:
         if end - start < _SMALL:
             entry.wire.append(frames[start:end])
         else:
+            # Now, while they are at hand: once they are stored, each look at a record is a look at cold memory.
+            entry.untagged = start == 0 and not core.frame_tags(frames, 0, end)
             entry.wire += pieces(frames, memoryview(packed).cast("I"), self._actor.piece_bytes)
         return first
 

@@ -19,15 +19,18 @@ from topicd.shards.delivery.reclaim import Reclaimer
 from topicd.shards.delivery.segmenting import Draft
 from topicd.shards.delivery.snapshots import Snapshots
 from topicd.shards.delivery.topic import Damaged
-from topicd.shards.storage.checkpoint import AppendJob, JobResult, MarkJob, run_checkpoint, run_marks
+from topicd.shards.storage.checkpoint import JobResult, MarkJob, run_checkpoint, run_marks
 from topicd.shards.storage.ranges import Ranges
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from topicd.shards.delivery.actor import Actor
     from topicd.shards.delivery.outlet import Outlet
     from topicd.shards.delivery.session import Session
     from topicd.shards.delivery.tail import Blob
     from topicd.shards.delivery.topic import Topic
+    from topicd.shards.storage.fs import Fs
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +46,14 @@ class _Round:
 
     marks: list[int]
     drafts: list[tuple[Topic, Draft]]
-    jobs: list[AppendJob]
+    places: list[Path]
     mark_jobs: list[MarkJob]
     marked: list[tuple[Topic, int, Ranges]]
+
+
+def _store_drafts(fs: Fs, work: _Round) -> list[JobResult]:
+    """In a thread: the drafts are nobody else's while the round lasts."""
+    return run_checkpoint(fs, [draft.job(place) for (_, draft), place in zip(work.drafts, work.places, strict=True)])
 
 
 class Checkpointer:
@@ -171,7 +179,7 @@ class Checkpointer:
         """During recovery memory is bounded too: store what exceeds the bound at once."""
         if self.tail_bytes >= _RELIEF * self._actor.settings.checkpoint_bytes:
             work = self._plan()
-            self._apply(work, run_checkpoint(self._actor.fs, work.jobs), run_marks(self._actor.fs, work.mark_jobs))
+            self._apply(work, _store_drafts(self._actor.fs, work), run_marks(self._actor.fs, work.mark_jobs))
 
     async def close(self) -> None:
         """Everything to segments, then the snapshot that says so. Not if there is no WAL shard left that could go
@@ -226,7 +234,7 @@ class Checkpointer:
         try:
             loop = self._actor.loop
             await self._actor.wait_synced()
-            results = await loop.run_in_executor(self._pool, run_checkpoint, self._actor.fs, work.jobs)
+            results = await loop.run_in_executor(self._pool, _store_drafts, self._actor.fs, work)
             marked = await loop.run_in_executor(self._pool, run_marks, self._actor.fs, work.mark_jobs)
             ok = self._apply(work, results, marked)
             self.checkpoints += 1
@@ -263,7 +271,7 @@ class Checkpointer:
     def _plan_draft(self, work: _Round, topic: Topic, draft: Draft) -> None:
         self._plan_marks(work, topic, draft.first_seq, Ranges(topic.tail_dead.within(draft.first_seq, draft.last_seq)))
         work.drafts.append((topic, draft))
-        work.jobs.append(draft.job(self._actor.topic_dir(topic.id)))
+        work.places.append(self._actor.topic_dir(topic.id))
 
     def _plan_marks(self, work: _Round, topic: Topic, first_seq: int, ranges: Ranges) -> None:
         if len(ranges):

@@ -52,7 +52,7 @@ class Run(NamedTuple):
 class AppendEntry(Entry):
     __slots__ = (
         *("actor", "frames", "offsets", "topic", "ts", "first_seq", "wire"),
-        *("waiters", "runs", "producers", "keys", "started_at"),
+        *("waiters", "runs", "producers", "keys", "started_at", "untagged"),
     )
 
     def __init__(self, actor: Actor, topic: Topic, need: Need, ts: int) -> None:
@@ -69,6 +69,7 @@ class AppendEntry(Entry):
         self.producers: list[tuple[int, int]] = []  # (producer id, batch number)
         self.keys: list[bytes] = []
         self.started_at = 0.0
+        self.untagged = False  # it is known that no record has a tag
 
     @property
     def count(self) -> int:
@@ -97,7 +98,7 @@ class AppendEntry(Entry):
         topic.bytes += content
         blob = Blob(self.frames, 0, len(self.frames), self.first_seq, self.offsets, self.ts, self.ts)
         topic.tail.append(blob)
-        self.actor.note_visible(topic, blob, count)
+        self.actor.note_visible(topic, blob, count, self.untagged)
 
     def failed(self, error: TopicdError) -> None:
         topic = self.topic

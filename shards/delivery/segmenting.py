@@ -7,19 +7,22 @@ is several syncs and another look at every byte, is worth nothing there, and onl
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from topicd._native.interface import Buffer
 from topicd.config import Settings
-from topicd.frames import core
+from topicd.frames import TS_AT, core
 from topicd.limits import MIB
 from topicd.model import is_internal
 from topicd.shards.delivery.tail import Blob
 from topicd.shards.delivery.topic import Topic
 from topicd.shards.storage.checkpoint import AppendJob, SealJob
-from topicd.shards.storage.index import ENTRY_BYTES, entry_at
+from topicd.shards.storage.index import ENTRY_BYTES
 from topicd.shards.storage.segment import SegmentInfo
 
+_TS = struct.Struct("<Q")
 # The most that segment_max_records and segment_max_bytes may be.
 _UNLIMITED = 10_000_000
 _UNLIMITED_BYTES = 1024 * MIB
@@ -37,7 +40,6 @@ class Draft:
     first_ts: int = 0
     last_ts: int = 0
     data: list[memoryview] = field(default_factory=list)
-    index: list[bytes] = field(default_factory=list)
     count: int = 0
     bytes: int = 0
     seal: bool = False
@@ -47,12 +49,17 @@ class Draft:
         return self.first_seq + self.count - 1
 
     def job(self, topic_dir: Path) -> AppendJob:
+        """Looks at every record: not for the actor's thread."""
+        entries, at = [], self.old_bytes
+        for piece in self.data:
+            entries.append(core.index_entries(piece, 0, len(piece), at))
+            at += len(piece)
         return AppendJob(
             topic_dir,
             self.first_seq,
             self.old_bytes,
             self.data,
-            b"".join(self.index),
+            b"".join(entries),
             self.old_count * ENTRY_BYTES,
             create=self.create,
             seal=SealJob(self.created_ms) if self.seal else None,
@@ -115,14 +122,17 @@ def _fill(draft: Draft, blob: Blob, first: int, max_records: int, max_bytes: int
     while last > first and draft.bytes + end - start > max_bytes:
         last = first + (last - first) // 2
         end = blob.offset_of(last + 1)
-    entries = core.index_entries(blob.data, start, end, draft.bytes)
     # Times of the records themselves: a blob gathers batches of different times.
     if not draft.count:
-        draft.first_ts = entry_at(entries, 0).ts
-    draft.last_ts = entry_at(entries, last - first).ts
+        draft.first_ts = _ts_at(blob.data, start)
+    draft.last_ts = _ts_at(blob.data, blob.offset_of(last))
     draft.data.append(memoryview(blob.data)[start:end])
-    draft.index.append(entries)
     draft.count += last - first + 1
     draft.bytes += end - start
     draft.seal = draft.count >= max_records or draft.bytes >= max_bytes
     return last + 1
+
+
+def _ts_at(frames: Buffer, offset: int) -> int:
+    ts: int = _TS.unpack_from(frames, offset + TS_AT)[0]
+    return ts

@@ -20,7 +20,7 @@ from topicd.shards.storage.deletions import pack_marks, write_marks
 from topicd.shards.storage.fs import File, Fs, tmp_path, write_unsynced
 from topicd.shards.storage.index import ENTRY_BYTES
 from topicd.shards.storage.names import DATA, IDX, segment_path
-from topicd.shards.storage.seal import Sealed, Seals, prepare_seal, seal_segment
+from topicd.shards.storage.seal import Sealed, Seals, Written, prepare_seal, seal_segment
 from topicd.shards.storage.segment import Damage, SegmentInfo
 
 # Above this many files one sync of the filesystem is cheaper than a sync of each.
@@ -263,7 +263,9 @@ def _prepare(fs: Fs, work: _Work[AppendJob], made: dict[int, Seals], number: int
 
 def _seal_facts(job: AppendJob) -> dict[str, Any]:
     last_seq = job.first_seq + (job.index_offset + len(job.index)) // ENTRY_BYTES - 1
-    return {"created_ms": job.seal.created_ms if job.seal else None, "last_seq": last_seq}
+    # What an attempt that failed may have left behind was cut off when this one wrote.
+    whole = Written(job.data, job.index) if job.data and not job.data_offset else None
+    return {"created_ms": job.seal.created_ms if job.seal else None, "last_seq": last_seq, "written": whole}
 
 
 def _note_sealed(work: _Work[AppendJob], sealed: Sealed) -> None:

@@ -1,29 +1,51 @@
 """Sealing: index checked against the data and synced, then the tag table, whose name is the seal.
 
-Promise: a sealed segment was read and verified whole; records that failed are marked damaged in the index and
-reported, the others stay readable. Crash before the rename: not sealed, and sealed at the next load.
+Promise: a sealed segment was read and verified whole, or written and synced whole by the caller just before; records
+that failed are marked damaged in the index and reported, the others stay readable. Crash before the rename: not sealed,
+and sealed at the next load.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from topicd._native import core
+from topicd._native.interface import Buffer
+from topicd.frames import FrameFlag
 from topicd.limits import MAX_SEQ
 from topicd.shards.storage.fs import Fs, replace_file
-from topicd.shards.storage.index import DAMAGED, GONE, entry_at, entry_count, flagged, gone_entries
+from topicd.shards.storage.index import (
+    DAMAGED,
+    ENTRY_BYTES,
+    FLAGS_AT,
+    GONE,
+    entry_at,
+    entry_count,
+    flagged,
+    gone_entries,
+)
 from topicd.shards.storage.names import DATA, IDX, TAGS, map_file, read_index, segment_file, topic_id_of
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.recover import APPEND, Rebuilt, reindex
 from topicd.shards.storage.segment import Damage, SegmentInfo
 from topicd.shards.storage.tags import Seal, pack_tags
 
+_TAG = int(FrameFlag.TAG)
+
 
 class Sealed(NamedTuple):
     info: SegmentInfo
     gone: Ranges
     damage: list[Damage]
+
+
+class Written(NamedTuple):
+    """All of a segment, as its writer has it in memory: read back it would be the same bytes from the page cache."""
+
+    frames: Sequence[Buffer]
+    entries: bytes  # of the index
 
 
 class Seals(NamedTuple):
@@ -42,13 +64,14 @@ def seal_segment(
     gone: Ranges | None = None,
     created_ms: int | None = None,
     last_seq: int | None = None,
+    written: Written | None = None,
 ) -> Sealed:
     """Seal the segment as its data file stands.
 
     gone: what earlier rewrites took away. created_ms defaults to the first record's time. last_seq, if
-    known, is where the segment should end.
+    known, is where the segment should end. written: the segment, if the caller has just made all of it durable.
     """
-    made = prepare_seal(fs, topic_dir, first_seq, gone=gone, created_ms=created_ms, last_seq=last_seq)
+    made = prepare_seal(fs, topic_dir, first_seq, gone=gone, created_ms=created_ms, last_seq=last_seq, written=written)
     # Everything the seal speaks of is durable; now its bytes, then its name.
     replace_file(fs, made.path, made.parts)
     return made.sealed
@@ -62,20 +85,26 @@ def prepare_seal(
     gone: Ranges | None = None,
     created_ms: int | None = None,
     last_seq: int | None = None,
+    written: Written | None = None,
     synced: bool = True,
 ) -> Seals:
     """The data verified, the index right and, if wanted, synced; the seal itself is for the caller to write. The tag
     table names every record, deleted or not: the log may have to find them, if their marks do not outlive a crash."""
-    view = map_file(fs, segment_file(topic_dir, first_seq, DATA))
-    found = read_index(fs, topic_dir, first_seq)
-    rebuilt = _checked_index(view, first_seq, topic_id_of(topic_dir), gone or Ranges(), last_seq)
+    frames: Sequence[Buffer]
+    if written is not None:
+        frames, found = written
+        rebuilt = Rebuilt(found, [], sum(map(len, frames)), 0)
+    else:
+        view = map_file(fs, segment_file(topic_dir, first_seq, DATA))
+        frames, found = [view], read_index(fs, topic_dir, first_seq)
+        rebuilt = _checked_index(view, first_seq, topic_id_of(topic_dir), gone or Ranges(), last_seq)
     index = rebuilt.entries
     if index == found:
         if synced:
             _sync_index(fs, topic_dir, first_seq)
     else:
         replace_file(fs, segment_file(topic_dir, first_seq, IDX), [index])
-    info = _info(index, first_seq, len(view), created_ms)
+    info = _info(index, first_seq, sum(map(len, frames)), created_ms)
     seal = Seal(
         first_seq=first_seq,
         count=info.count,
@@ -92,7 +121,7 @@ def prepare_seal(
     if rebuilt.bad_tail:
         what = f"{rebuilt.bad_tail} bytes behind the last record belong to none"
         damage.append(Damage(path, info.last_seq + 1, info.last_seq, what, repaired=True))
-    tags = pack_tags(seal, _tags(view, index, rebuilt))
+    tags = pack_tags(seal, _tags(frames, index, rebuilt))
     return Seals(Sealed(info, seal.gone, damage), segment_file(topic_dir, first_seq, TAGS), tags)
 
 
@@ -142,10 +171,13 @@ def _info(index: bytes, first_seq: int, data_bytes: int, created_ms: int | None)
     )
 
 
-def _tags(view: memoryview, index: bytes, rebuilt: Rebuilt) -> list[tuple[bytes, int]]:
+def _tags(frames: Sequence[Buffer], index: bytes, rebuilt: Rebuilt) -> list[tuple[bytes, int]]:
+    tagged: list[tuple[bytes, int]] = []
+    if not any(flags & _TAG for flags in set(index[FLAGS_AT::ENTRY_BYTES])):
+        return tagged
+    view = frames[0] if len(frames) == 1 else b"".join(frames)
     if not rebuilt.damaged:
         return core.frame_tags(view, 0, rebuilt.end)
-    tagged: list[tuple[bytes, int]] = []
     for number in range(entry_count(index)):
         offset, length, _, flags = entry_at(index, number)
         if length and not flags & DAMAGED:

@@ -198,8 +198,12 @@ class Committer:
         return False
 
     def _write(self, group: list[_Take]) -> bool:
-        parts = [view for take in group for view in take.inlet.ring.views(take.start, take.end)]
         length = sum(take.end - take.start for take in group)
+        if self._log.lacks_successor or not self._log.fits(length):
+            # Under load a file is full long before the next tick; its successor shall be an old one.
+            self.recycle_absorbed()
+            self._log.prepare_successor()
+        parts = [view for take in group for view in take.inlet.ring.views(take.start, take.end)]
         before, file = self._log.lsn, self._log.first_lsn
         try:
             self._log.append(parts, length)
@@ -215,8 +219,6 @@ class Committer:
         if self._log.first_lsn != file:
             self._note_finished(file)
             self._note_synced_by_rotation()
-            # Under load a file is full long before the next tick; its successor shall be an old one.
-            self.recycle_absorbed()
         self._written_lsn = self._log.lsn
         self.groups += 1
         self.bytes += length + GROUP.size

@@ -50,19 +50,27 @@ class WalLog:
         self._abandon_active()
         self._spares.close()
 
+    def fits(self, length: int) -> bool:
+        """Does the next group go to the file that is in use?"""
+        return self._active is not None and self._offset + walfile.GROUP.size + length <= self._active.size
+
+    @property
+    def lacks_successor(self) -> bool:
+        """Is it time to have the next file ready? Not sooner: under load an old one may come back until then."""
+        nearly_full = self._active is not None and self._offset > self._active.size * 3 // 4
+        return nearly_full and not self._spares.any_ready
+
     def append(self, parts: Sequence[Buffer], length: int) -> None:
         need = walfile.GROUP.size + length
-        if self._active is None or self._offset + need > self._active.size:
+        if not self.fits(length):
             self._rotate()
         active = self._require_active()
         offset = self._offset
         if offset + need > active.filled_to:
-            self._spares.wait_filled(active, offset + need)
+            self._spares.overtake(active, offset + need)
         header = walfile.group_header(length, self.lsn, self.synced_lsn, self._run, self._seed)
         active.file.pwrite([header, *parts], offset)
         self.lsn += need
-        if offset > active.size // 4:
-            self._spares.prepare()
 
     def sync(self) -> None:
         """After a failure everything since the last good sync is void: the kernel may have dropped the pages."""
@@ -92,6 +100,13 @@ class WalLog:
     def recycle(self, file: walfile.WalFile) -> None:
         self._spares.recycle(file.path)
 
+    def prepare_successor(self) -> None:
+        self._spares.prepare()
+
+    def tick(self) -> None:
+        """Once a second."""
+        self._spares.tick()
+
     @property
     def _offset(self) -> int:
         return self.lsn - self.first_lsn
@@ -120,7 +135,7 @@ class WalLog:
         if self._active is not None:
             if self.dirty:
                 self.sync()
-            self._spares.release(self._active)
+            self._spares.finish(self._active)
             self._active = None
             self.rotations += 1
         self._activate(self.lsn)

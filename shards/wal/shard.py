@@ -151,6 +151,7 @@ class WalShard:
         recycled = self._committer.recycle_absorbed()
         if recycled:
             log.debug("files recycled", extra={"files": recycled})
+        self._log.tick()
         if self._adopted and all(ring.absorbed_pos is not None for ring in self._rings):
             self._adopted = adopt.drop_adopted(self._shard, self._adopted)
         self._publish_stats()

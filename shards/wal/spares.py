@@ -1,10 +1,14 @@
-"""WAL files ahead of their use. Promise: a file handed out has its blocks on disk before they are written over,
+"""WAL files ahead of their use. Promise: at an ordinary pace a file has its blocks before they are written over,
 because overwriting syncs a third faster than appending. A filler thread writes zeros ahead of the committer.
+
+In a flood zeros would only be written to be written over: the filler does not hurry, a committer that overtakes it
+fills the file with its own bytes, and every file that was absorbed is kept until it is quiet again.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from topicd import paths
@@ -12,7 +16,11 @@ from topicd.limits import MIB
 from topicd.shards.storage.fs import File, Fs
 
 _STEP = 1 * MIB
+_PACE_S = 0.025  # between two steps
+_REST_S = 0.25  # once overtaken
+_QUIET_TICKS = 60  # without a file being taken
 KEPT = 2  # recycled files kept beyond the one in preparation
+KEPT_IN_FLOOD = 8  # what waits to be absorbed comes back all at once
 
 
 class Prepared:
@@ -35,6 +43,8 @@ class Spares:
         self._ready: list[Prepared] = []
         self._filling: Prepared | None = None
         self._step = threading.Lock()  # held while the filler writes, so that no file is closed under it
+        self._overtaken = False
+        self._quiet_ticks = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._fill_forever, name="wal-filler", daemon=True)
         self._number = 0
@@ -61,15 +71,19 @@ class Spares:
     def take(self) -> Prepared:
         """The next file, possibly still being filled. Raises the OSError that kept it from being made."""
         with self._changed:
+            self._quiet_ticks = 0
             if self._ready:
                 return self._ready.pop(0)
         return self._start_one()
 
+    @property
+    def any_ready(self) -> bool:
+        return bool(self._ready)
+
     def prepare(self) -> None:
         """Have one ready soon; errors show when it is taken."""
-        with self._changed:
-            if self._ready or self._filling is not None:
-                return
+        if self.any_ready:
+            return
         try:
             prepared = self._start_one()
         except OSError:
@@ -77,13 +91,22 @@ class Spares:
         with self._changed:
             self._ready.append(prepared)
 
-    def wait_filled(self, prepared: Prepared, up_to: int) -> None:
-        """Block until the bytes below up_to may be written over."""
-        up_to = min(up_to, prepared.size)
-        with self._changed:
-            self._changed.wait_for(lambda: prepared.filled_to >= up_to or prepared.error or self._stopping)
+    def overtake(self, prepared: Prepared, up_to: int) -> None:
+        """The owner writes the bytes below up_to now; the filler goes on behind them, and not at once."""
+        with self._step:
             if prepared.error is not None:
                 raise prepared.error
+            self._overtaken = True
+            prepared.filled_to = max(prepared.filled_to, min(up_to, prepared.size))
+
+    def finish(self, prepared: Prepared) -> None:
+        """Release a file that is full. If its owner was faster than the filler, its last piece has no blocks: it is
+        worth keeping all the same, and only files of the right size are."""
+        with self._step, suppress(OSError):
+            if prepared.filled_to < prepared.size:
+                prepared.filled_to = prepared.size
+                prepared.file.truncate(prepared.size)
+        self.release(prepared)
 
     def release(self, prepared: Prepared) -> None:
         """Close a file that was taken; it is filled no further."""
@@ -93,10 +116,20 @@ class Spares:
                     self._filling = None
             prepared.file.close()
 
+    def tick(self) -> None:
+        """Once a second: when it has been quiet for long, files that only a flood needs go."""
+        with self._changed:
+            extra = self._ready[KEPT:] if self._quiet_ticks >= _QUIET_TICKS else []
+            del self._ready[len(self._ready) - len(extra) :]
+            self._quiet_ticks += 1
+        for prepared in extra:
+            prepared.file.close()
+            self._fs.unlink(prepared.path, missing_ok=True)
+
     def recycle(self, path: Path) -> None:
         """Take an absorbed file back. Its old groups are told from new ones by their LSN."""
         with self._changed:
-            wanted = len(self._ready) < KEPT and self._fs.size(path) == self._file_bytes
+            wanted = len(self._ready) < KEPT_IN_FLOOD and self._fs.size(path) == self._file_bytes
         if not wanted:
             self._fs.unlink(path, missing_ok=True)
             self._fs.sync_dir(self._directory)
@@ -110,7 +143,7 @@ class Spares:
 
     def _adopt(self, path: Path) -> None:
         # A file cut short by a crash while it was filled is not worth finishing.
-        if len(self._ready) >= KEPT or self._fs.size(path) != self._file_bytes:
+        if len(self._ready) >= KEPT_IN_FLOOD or self._fs.size(path) != self._file_bytes:
             self._fs.unlink(path, missing_ok=True)
             return
         file = self._fs.open(path, write=True)
@@ -152,6 +185,15 @@ class Spares:
                     self._fill_step(prepared, zeros)
                 except OSError as exc:
                     self._note_failure(prepared, exc)
+            self._rest()
+
+    def _rest(self) -> None:
+        with self._changed:
+            while True:
+                overtaken, self._overtaken = self._overtaken, False
+                self._changed.wait_for(lambda: self._stopping, _REST_S if overtaken else _PACE_S)
+                if self._stopping or not self._overtaken:
+                    return
 
     def _fill_step(self, prepared: Prepared, zeros: bytes) -> None:
         at = prepared.filled_to

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.shards.delivery_kit import TS, make_topic, publish, stamped
@@ -94,7 +96,7 @@ def test_every_record_is_in_exactly_one_segment_and_indexed_where_it_lies() -> N
         publish(topic, [bytes([size]) * size] * size)
     seqs = []
     for draft in plan(topic, SETTINGS.replace(segment_max_bytes=500), TS):
-        data, index = bytes_of(draft), b"".join(draft.index)
+        data, index = bytes_of(draft), draft.job(Path("topic")).index
         assert len(index) == draft.count * ENTRY_BYTES
         for number, row in enumerate(core.decode_frames(data, 0, len(data))):
             entry = entry_at(index, number)
@@ -111,7 +113,7 @@ def test_the_active_segment_goes_on_where_it_ended() -> None:
     [draft] = plan(topic, SETTINGS, TS + 5)
     assert shape([draft]) == [(1, 7, False)]
     assert (draft.create, draft.old_count, draft.first_ts, draft.last_ts) == (False, 4, TS, TS + 5)
-    assert entry_at(draft.index[0], 0).offset == draft.old_bytes == topic.segments[0].data_bytes
+    assert entry_at(draft.job(Path("topic")).index, 0).offset == draft.old_bytes == topic.segments[0].data_bytes
 
 
 def test_a_sealed_segment_is_not_touched() -> None:

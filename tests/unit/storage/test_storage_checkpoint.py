@@ -11,8 +11,9 @@ from tests.support.faultfs import FaultFs
 from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import TOPICS, Topic, contents, intact, seqs
 from topicd.errors import StorageCorrupt, StorageFailed
-from topicd.shards.storage.checkpoint import SINGLE_SYNCS, AppendJob, SealJob, run_checkpoint
+from topicd.shards.storage.checkpoint import SINGLE_SEALS, SINGLE_SYNCS, AppendJob, SealJob, run_checkpoint
 from topicd.shards.storage.load import load_segments
+from topicd.shards.storage.seal import seal_segment
 
 
 def on(operation: str, suffix: str = "") -> Callable[[str, Path], bool]:
@@ -45,6 +46,28 @@ def test_a_seal_without_new_data(disk: FakeDisk, topic: Topic) -> None:
     assert result.sealed is not None
     assert (result.sealed.count, result.sealed.created_ms, result.sealed.sealed) == (20, 5, True)
     assert load_segments(disk.image(0), topic.dir).segments == [result.sealed]
+
+
+@pytest.mark.parametrize("seals", [1, SINGLE_SEALS + 1])
+def test_segment_written_whole_has_the_seal_that_reading_it_gives(disk: FakeDisk, topic: Topic, seals: int) -> None:
+    fs = FaultFs(disk, reads=True)
+    results = run_checkpoint(fs, [topic.job(9, seal=True) for _ in range(seals)])
+    assert not [name for name, path in fs.calls if name in ("map", "pread") and path.suffix in (".data", ".idx")]
+    made = disk.files()
+    for result in results:
+        assert result.sealed is not None
+        tags = topic.file("tags", result.sealed.first_seq)
+        disk.unlink(tags)
+        read = seal_segment(disk, topic.dir, result.sealed.first_seq, created_ms=result.sealed.created_ms)
+        assert read.info == result.sealed
+        assert disk.files()[tags] == made[tags]
+
+
+def test_segment_that_was_there_before_is_read_when_it_is_sealed(disk: FakeDisk, topic: Topic) -> None:
+    topic.append(disk, 5)
+    disk.open(topic.file("data"), write=True).pwrite([b"?"], 60)
+    [result] = run_checkpoint(disk, [topic.job(5, seal=True)])
+    assert [(damage.first_seq, damage.last_seq) for damage in result.damage] == [(1, 1)]
 
 
 def test_many_segments_of_one_topic_in_one_checkpoint(disk: FakeDisk, topic: Topic) -> None:
