@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in config.FIELDS:
         monkeypatch.delenv(config.env_name(name), raising=False)
     monkeypatch.delenv(config.CONFIG_ENV, raising=False)
+    monkeypatch.setattr(gc, "disable", lambda: None)  # main() stops it for the daemon's start, not for other tests
 
 
 def run(*arguments: str, **environ: str) -> Result:
