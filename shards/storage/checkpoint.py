@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from topicd._native.interface import Buffer
 from topicd.errors import StorageCorrupt, StorageFailed, TopicdError
+from topicd.limits import MIB
 from topicd.shards.storage.deletions import pack_marks, write_marks
 from topicd.shards.storage.fs import File, Fs, tmp_path, write_unsynced
 from topicd.shards.storage.index import ENTRY_BYTES
@@ -23,6 +24,8 @@ from topicd.shards.storage.names import DATA, IDX, segment_path
 from topicd.shards.storage.seal import Sealed, Seals, Written, prepare_seal, seal_segment
 from topicd.shards.storage.segment import Damage, SegmentInfo
 
+_LONG = 4 * MIB  # a write from this on goes to the disk piece by piece
+_PIECE = 1 * MIB
 # Above this many files one sync of the filesystem is cheaper than a sync of each.
 SINGLE_SYNCS = 16
 SINGLE_SEALS = 4
@@ -216,8 +219,23 @@ def _put(file: File, job: AppendJob, part: str, content: Sequence[Buffer], offse
     if size > offset + length:
         # Left by an attempt that failed; a seal would count it.
         file.truncate(offset + length)
-    if length:
+    if length >= _LONG:
+        _write_long(file, content, offset)
+    elif length:
         file.pwrite(content, offset)
+
+
+def _write_long(file: File, content: Sequence[Buffer], offset: int) -> None:
+    """The disk begins with the first piece while the last is not copied yet: the sync behind it waits less."""
+    piece: list[Buffer] = []
+    length = 0
+    for number, part in enumerate(content, 1):
+        piece.append(part)
+        length += len(part)
+        if length >= _PIECE or number == len(content):
+            file.pwrite(piece, offset)
+            file.begin_sync(offset, length)
+            offset, piece, length = offset + length, [], 0
 
 
 def _write_marks(fs: Fs, work: _Work[MarkJob]) -> None:

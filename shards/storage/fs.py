@@ -19,11 +19,8 @@ from typing import Any, Protocol
 
 from topicd._native.interface import Buffer
 from topicd.errors import FormatError
-from topicd.limits import MIB
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
-_LONG = 4 * MIB  # a write from this on goes to the disk piece by piece while the rest of it is copied
-_PIECE = 1 * MIB
 _SYNC_FILE_RANGE_WRITE = 2
 _FILE_MODE = 0o640
 _DIR_MODE = 0o750
@@ -55,6 +52,10 @@ class File(Protocol):
         ...
 
     def fileno(self) -> int: ...
+
+    def begin_sync(self, offset: int, length: int) -> None:
+        """A hint: these bytes will be synced soon, the disk may begin. Only the sync promises and reports."""
+        ...
 
     def forget(self, size: int) -> None:
         """So many bytes from the beginning will not be read soon: the memory that holds them may go to others."""
@@ -119,31 +120,14 @@ class RealFile:
         return b"".join(parts)
 
     def pwrite(self, parts: Sequence[Buffer], offset: int) -> None:
-        length = sum(map(len, parts))
-        if length >= _LONG and len(parts) > 1:
-            self._write_long(parts, offset)
-            return
         if len(parts) <= _IOV_MAX:
             # Nearly always one call is enough; what it left is written below.
             done = os.pwritev(self._fd, parts, offset)
-            if done == length:
+            if done == sum(map(len, parts)):
                 return
         rest = iter(parts)
         while chunk := [memoryview(part).cast("B") for part in islice(rest, _IOV_MAX)]:
             offset = self._write_chunk(chunk, offset)
-
-    def _write_long(self, parts: Sequence[Buffer], offset: int) -> None:
-        """The disk begins with the first piece while the last is not copied yet: the sync that follows waits less."""
-        piece: list[memoryview] = []
-        held = 0
-        for number, part in enumerate(parts, 1):
-            piece.append(memoryview(part).cast("B"))
-            held += len(part)
-            if held >= _PIECE or len(piece) == _IOV_MAX or number == len(parts):
-                end = self._write_chunk(piece, offset)
-                # A hint: what it cannot do the sync does, and what fails the sync reports.
-                _libc().sync_file_range(self._fd, offset, end - offset, _SYNC_FILE_RANGE_WRITE)
-                offset, piece, held = end, [], 0
 
     def _write_chunk(self, views: list[memoryview], offset: int) -> int:
         at, left = 0, sum(map(len, views))
@@ -180,6 +164,9 @@ class RealFile:
 
     def fileno(self) -> int:
         return self._fd
+
+    def begin_sync(self, offset: int, length: int) -> None:
+        _libc().sync_file_range(self._fd, offset, length, _SYNC_FILE_RANGE_WRITE)
 
     def forget(self, size: int) -> None:
         os.posix_fadvise(self._fd, 0, size, os.POSIX_FADV_DONTNEED)

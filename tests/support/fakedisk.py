@@ -286,6 +286,9 @@ class FakeFile:
     def fileno(self) -> int:
         raise OSError(errno.ENOTSUP, "a fake file has no descriptor")
 
+    def begin_sync(self, offset: int, length: int) -> None:
+        """A hint; a crash drops what was not synced all the same."""
+
     def forget(self, size: int) -> None:
         """It has no memory beside the disk's."""
 

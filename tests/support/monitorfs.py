@@ -231,6 +231,9 @@ class MonitorFile:
     def fileno(self) -> int:
         return self._inner.fileno()
 
+    def begin_sync(self, offset: int, length: int) -> None:
+        self._inner.begin_sync(offset, length)
+
     def forget(self, size: int) -> None:
         self._inner.forget(size)
 

@@ -11,6 +11,7 @@ from tests.support.faultfs import FaultFs
 from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import TOPICS, Topic, contents, intact, seqs
 from topicd.errors import StorageCorrupt, StorageFailed
+from topicd.shards.storage import checkpoint
 from topicd.shards.storage.checkpoint import SINGLE_SEALS, SINGLE_SYNCS, AppendJob, SealJob, run_checkpoint
 from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.seal import seal_segment
@@ -36,6 +37,20 @@ def test_the_data_is_the_frames_unchanged(disk: FakeDisk, topic: Topic) -> None:
     parts = [bytes(part) for job in (first, second) for part in job.data]
     assert disk.files()[topic.file("data")] == b"".join(parts)
     assert disk.files()[topic.file("idx")] == first.index + second.index
+
+
+@pytest.mark.parametrize(("piece", "writes"), [(1, 4), (10_000, 2)])
+def test_a_long_write_is_the_same_bytes_in_pieces(
+    disk: FakeDisk, topic: Topic, piece: int, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "_LONG", 100)
+    monkeypatch.setattr(checkpoint, "_PIECE", piece)
+    jobs = [topic.job(3), topic.job(40)]  # each in two parts
+    fs = FaultFs(disk)
+    for job in jobs:
+        run_checkpoint(fs, [job])
+    assert disk.files()[topic.file("data")] == b"".join(bytes(part) for job in jobs for part in job.data)
+    assert len([path for name, path in fs.calls if name == "pwrite" and path.suffix == ".data"]) == writes
 
 
 def test_a_seal_without_new_data(disk: FakeDisk, topic: Topic) -> None:

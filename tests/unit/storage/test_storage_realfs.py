@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from topicd.limits import KIB, MIB
 from topicd.shards.storage import fs as module
 from topicd.shards.storage.fs import RealFs
 
@@ -113,13 +112,3 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
     assert bytes(view) == b"x"
     del view
     assert count() == before
-
-
-@pytest.mark.parametrize("size", [1, 700, 300_000, 3_000_000])
-def test_long_writes_store_every_part_in_its_place(tmp_path: Path, size: int) -> None:
-    parts = [os.urandom(size) for _ in range(5 * MIB // size + 1 if size > 1 else 5 * KIB)]
-    parts.append(os.urandom(5 * MIB))
-    file = RealFs().open(tmp_path / "long", write=True, create=True)
-    file.pwrite(parts, 7)
-    assert file.pread(file.size(), 0) == bytes(7) + b"".join(parts)
-    file.close()
