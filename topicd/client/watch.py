@@ -76,6 +76,11 @@ class Feed:
         for name in self.subscription.cursors:
             connection.call(Op.OPEN, {"topic": name, "create": True})
 
+    @property
+    def broken(self) -> bool:
+        """It has topics and no connection that could bring their records."""
+        return not self.subscription.empty and (self.connection is None or self.connection.closed)
+
     def close(self) -> None:
         if self.connection is not None:
             self.connection.close()
@@ -159,7 +164,7 @@ class Watch:
         if len(self._feeds) > 1:
             self._selector = selectors.DefaultSelector()
             for feed in self._feeds.values():
-                if feed.connection is not None:
+                if feed.connection is not None and not feed.connection.closed:
                     self._selector.register(feed.connection.sock, selectors.EVENT_READ, feed)
 
     def close(self) -> None:
@@ -231,8 +236,11 @@ class Watch:
     def _readable(self) -> list[Feed]:
         if self._selector is None:
             return [feed for feed in self._feeds.values() if not feed.subscription.empty]
-        # What came along with an earlier message makes no socket readable.
-        begun = [f for f in self._feeds.values() if f.connection is not None and f.connection.inbox.pending]
+        # What came along with an earlier message makes no socket readable, and neither does a connection that broke
+        # while credit was returned: receiving from it finds out.
+        begun = [
+            f for f in self._feeds.values() if f.broken or (f.connection is not None and f.connection.inbox.pending)
+        ]
         return begun or [key.data for key, _ in self._selector.select()]
 
     def _receive(self, feed: Feed) -> None:

@@ -77,6 +77,21 @@ def test_several_topics_on_several_shards(client: topicd.Client) -> None:
             assert take(watch, 1) == [b"again"]
 
 
+@pytest.mark.parametrize("lost", [[0], [0, 1]])
+def test_connections_that_broke_while_credit_was_returned_are_made_anew(client: topicd.Client, lost: list[int]) -> None:
+    """The one that is noticed first must not be registered together with another that is closed already."""
+    names = [f"t{n}" for n in range(6)]
+    with client.watch(names) as watch:
+        assert len(watch._feeds) == 2
+        for shard in lost:
+            connection = watch._feeds[shard].connection
+            assert connection is not None
+            connection.close()  # as a send does that fails
+        for name in names:
+            client.publish(name, name.encode())
+        assert sorted(take(watch, len(names))) == [name.encode() for name in names]
+
+
 def test_a_pattern_finds_topics_made_before_and_later(client: topicd.Client, server: FakeServer) -> None:
     client.publish("log.a", b"1")
     client.publish("other", b"x")
