@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from benchmarks.bars import ASYNCIO, DESCRIPTORS, FUTURES, PIPELINE, PRODUCER, READ
+from benchmarks.bars import ASYNCIO, CHECKPOINTED, DESCRIPTORS, FUTURES, LOG_ALONE, PIPELINE, PRODUCER, READ
 from benchmarks.drivers import append, mixed, push, scale, server, spark
 from benchmarks.peers.base import Driver
-from benchmarks.peers.topicd import Topicd
+from benchmarks.peers.topicd import LogOnly, Topicd
 from topicd.bench import loops
 from topicd.bench.load import Figures, Load
 from topicd.bench.stats import throughput
@@ -29,7 +29,7 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     elif test == "E":
         found = {"watch": push.push}
     elif test == "G":
-        found = {"": server.recovery}
+        found = {CHECKPOINTED: server.recovery, LOG_ALONE: log_alone}
     elif test == "H":
         found = {"": server.memory}
     elif test == "fanout":
@@ -43,6 +43,16 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     elif test == "spark":
         found = {spark.READ: spark.read_topic, spark.WRITE: spark.write_topic}
     return found
+
+
+def log_alone(peer: Topicd, load: Load) -> Figures:
+    """G: nothing was checkpointed before the crash. Afterwards something is, so each round has a server of its own."""
+    name = "log"
+    peer.sibling(name, LogOnly)
+    try:
+        return server.recover(peer, load, name, lambda _: None)
+    finally:
+        peer.close_sibling(name)
 
 
 def window(peer: Topicd, load: Load) -> Figures:

@@ -182,10 +182,10 @@ class Peer(ABC):
         found: T = self._kept[name]
         return found
 
-    def sibling(self, name: str) -> Peer:
-        """A second server of the same kind, started on first use, closed with this one."""
+    def sibling(self, name: str, kind: type[Peer] | None = None) -> Peer:
+        """A second server, of the same kind or another, started on first use, closed with this one."""
         if name not in self._siblings:
-            fresh = type(self)(self.root.with_name(f"{self.root.name}-{name}"))
+            fresh = (kind or type(self))(self.root.with_name(f"{self.root.name}-{name}"))
             fresh.open()
             self._siblings[name] = fresh
         return self._siblings[name]

@@ -200,13 +200,13 @@ class Nats(Peer):
         assert isinstance(syncing, Nats)
         return syncing
 
-    def sibling(self, name: str) -> Peer:
+    def sibling(self, name: str, kind: type[Peer] | None = None) -> Peer:
         if name == SYNCING and name not in self._siblings:
             fresh = Nats(self.root.with_name(f"{self.root.name}-{name}"))
             fresh.syncs = True
             fresh.open()
             self._siblings[name] = fresh
-        return super().sibling(name)
+        return super().sibling(name, kind)
 
     def address(self, durable: bool) -> NatsAddress:
         return self.of_class(durable)._address

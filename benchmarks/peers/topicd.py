@@ -76,6 +76,7 @@ class Topicd(Peer):
     """Measures a daemon of its own, or, given a socket, one that runs already."""
 
     name = "topicd"
+    flags: tuple[str, ...] = ()
 
     def __init__(self, root: Path, attach: Path | None = None) -> None:
         super().__init__(root)
@@ -91,7 +92,7 @@ class Topicd(Peer):
     def start(self) -> None:
         if self._attach:
             return
-        argv = [sys.executable, "-m", "topicd", "--data-dir", str(self.root), "--run-dir", str(self._run)]
+        argv = [sys.executable, "-m", "topicd", "--data-dir", str(self.root), "--run-dir", str(self._run), *self.flags]
         self._server = server = procs.start_server(argv, self.root.with_suffix(".log"))
         until_up(self._probe, "topicd", lambda: server.poll() is None)
 
@@ -142,3 +143,9 @@ class Topicd(Peer):
         from benchmarks.drivers import topicd as drivers
 
         return drivers.drivers(test, load)
+
+
+class LogOnly(Topicd):
+    """Makes no checkpoint until it is started again: everything is in the WAL and nowhere else."""
+
+    flags = ("--checkpoint-ms", "86400000", "--checkpoint-bytes", "4GiB")
