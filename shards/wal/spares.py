@@ -124,7 +124,8 @@ class Spares:
             self._quiet_ticks += 1
         for prepared in extra:
             prepared.file.close()
-            self._fs.unlink(prepared.path, missing_ok=True)
+            with suppress(OSError):  # the next start finds it among the spares
+                self._fs.unlink(prepared.path, missing_ok=True)
 
     def recycle(self, path: Path) -> None:
         """Take an absorbed file back. Its old groups are told from new ones by their LSN."""
