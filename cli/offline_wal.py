@@ -23,7 +23,7 @@ from topicd.cli.offline_data import (
 )
 from topicd.cli.render import json_bytes
 from topicd.errors import FormatError
-from topicd.frames import FrameType, control_body, core, parse_header, parse_producer
+from topicd.frames import FrameType, control_body, core, parse_direct, parse_header, parse_producer
 from topicd.shards.storage.walfile import Chunk, Damage, LogReader, lsn_at
 from topicd.shards.storage.walfile import Group as WalGroup
 
@@ -161,6 +161,8 @@ def _body(view: memoryview, kind: int, start: int, end: int) -> Any:
         if kind == FrameType.PRODUCER:
             keys = ("producer_id", "batch_no", "first_seq", "count")
             return dict(zip(keys, parse_producer(view, start, end), strict=True))
+        if kind == FrameType.DIRECT:
+            return parse_direct(view, start, end)._asdict()
         return control_body(view, start, end)
     except FormatError as exc:
         return {"unreadable": exc.message}

@@ -27,6 +27,7 @@ MODULES = (
     "topicd.shards.delivery.append",
     "topicd.shards.delivery.checkpoint",
     "topicd.shards.delivery.deletion",
+    "topicd.shards.delivery.direct",
     "topicd.shards.delivery.entry",
     "topicd.shards.delivery.outlet",
     "topicd.shards.delivery.producers",

@@ -24,6 +24,7 @@ from topicd.limits import FRAME_CHECKSUM, FRAME_HEADER, FRAME_OVERHEAD
 __all__ = [
     "HEADER",
     "PRODUCER",
+    "Direct",
     "FrameFlag",
     "FrameType",
     "Header",
@@ -31,6 +32,9 @@ __all__ = [
     "control_body",
     "control_frame",
     "core",
+    "direct_frame",
+    "frame_checksum",
+    "parse_direct",
     "parse_header",
     "parse_producer",
     "producer_frame",
@@ -52,6 +56,7 @@ class FrameType(IntEnum):
     CURSOR = 12
     RESYNC = 13
     PRODUCER = 14
+    DIRECT = 15
 
 
 class FrameFlag(IntFlag):
@@ -93,6 +98,28 @@ PRODUCER = struct.Struct(
     "Q"  # first_seq  of the batch that follows
     "I"  # count      records of it
 )
+DIRECT = struct.Struct(
+    "<"  # little-endian, unpadded
+    "Q"  # producer_id
+    "Q"  # batch_no
+    "Q"  # first_seq  of the batch, which is in a segment and not in the log
+    "I"  # count      records of it
+    "Q"  # last_xxh3  checksum of its last frame
+)
+
+
+class Direct(NamedTuple):
+    """What the log says of a batch that went to its segment past it."""
+
+    producer_id: int
+    batch_no: int
+    first_seq: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    last_xxh3: int
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
 
 
 class Header(NamedTuple):
@@ -183,6 +210,24 @@ def parse_producer(buf: Buffer, start: int, end: int) -> tuple[int, int, int, in
         )
     producer_id, batch_no, first_seq, count = PRODUCER.unpack(data)
     return producer_id, batch_no, first_seq, count
+
+
+def direct_frame(topic_id: int, ts: int, claim: Direct) -> bytes:
+    return control_frame(FrameType.DIRECT, topic_id, claim.first_seq, ts, DIRECT.pack(*claim), durable=True)
+
+
+def parse_direct(buf: Buffer, start: int, end: int) -> Direct:
+    """What direct_frame packed into the one frame that fills [start, end)."""
+    data = _data_of(buf, start, end)
+    if len(data) != DIRECT.size:
+        raise FormatError(f"direct frame at offset {start}: body of {len(data)} bytes, not {DIRECT.size}", offset=start)
+    return Direct._make(DIRECT.unpack(data))
+
+
+def frame_checksum(frames: Buffer) -> int:
+    """Of the last frame, which ends where the frames end."""
+    checksum: int = CHECKSUM.unpack_from(frames, len(frames) - CHECKSUM.size)[0]
+    return checksum
 
 
 def codec_error(exc: ValueError) -> TopicdError:

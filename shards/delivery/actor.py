@@ -23,8 +23,9 @@ from topicd.shards.delivery.append import Appender
 from topicd.shards.delivery.checkpoint import Checkpointer
 from topicd.shards.delivery.cursors import Cursors
 from topicd.shards.delivery.deletion import Deletion, note_tags
+from topicd.shards.delivery.direct import DirectWrites
 from topicd.shards.delivery.keys import KeyWindow
-from topicd.shards.delivery.outlet import ControlEntry, Need, Outlet, all_synced
+from topicd.shards.delivery.outlet import Entry, Need, Outlet, all_synced
 from topicd.shards.delivery.patterns import note_new_topic
 from topicd.shards.delivery.priority import effective_priority
 from topicd.shards.delivery.reading import Reader
@@ -82,6 +83,7 @@ class Actor:
         # parts
         self.topics = Topics(self)
         self.appender = Appender(self)
+        self.direct = DirectWrites(self)
         self.reader = Reader(self)
         self.retention = Retention(self)
         self.deletion = Deletion(self)
@@ -253,7 +255,7 @@ class Actor:
     def note_reclaimable(self, topic: Topic) -> None:
         self.checkpointer.note_reclaimable(topic)
 
-    def submit_control(self, topic: Topic, frame: bytes, entry: ControlEntry) -> None:
+    def submit_control(self, topic: Topic, frame: bytes, entry: Entry) -> None:
         """Put a control frame of the topic into the log; its snapshot is due before the WAL may forget it."""
         self.appender.close_entry()  # what was written before comes first in the log too
         outlet = self.outlets[topic.outlet]

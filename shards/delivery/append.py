@@ -7,6 +7,7 @@ little more than one with a few large ones.
 
 from __future__ import annotations
 
+import errno
 from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -59,7 +60,10 @@ class Appender:
         copied: Copied | None = Copied(self._actor, body[at:], count) if flags & FLAG_COPY else None
         size = len(body) - at if copied is None else copied.size
         self._admit(topic, size, count)
-        entry = self._entry_for(topic, size, count)
+        direct = bool(producer_id and not key) and self._actor.direct.takes(
+            topic, size, count, copied=copied is not None
+        )
+        entry = self._entry_for(topic, size, count, direct=direct)
         start = len(entry.frames)
         if copied is None:
             entry.frames += body[at:]
@@ -72,7 +76,7 @@ class Appender:
             self._actor.keys.remember(topic, key, first_seq, count)
         if flags & FLAG_PERFORMANCE and not entry.started_at:
             entry.started_at = self._actor.clock.monotonic()
-        if size >= _SMALL:
+        if direct or size >= _SMALL:
             self.close_entry()
 
     def close_entry(self) -> None:
@@ -127,8 +131,9 @@ class Appender:
         outlet = actor.outlets[topic.outlet]
         return not (
             actor.draining
+            or topic.debris
             or (outlet.read_only_errno and not topic.ephemeral)
-            or outlet.in_flight_bytes + size > actor.settings.max_inflight_bytes
+            or outlet.in_flight_bytes + actor.direct.bytes + size > actor.settings.max_inflight_bytes
             or actor.checkpointer.failing
             or actor.checkpointer.full
             or actor.total_bytes_share is not None
@@ -145,9 +150,12 @@ class Appender:
             raise code(f"a write has 1 to {MAX_BATCH_RECORDS} records, this one says {count}")
         if outlet.read_only_errno and not topic.ephemeral:
             raise outlet.refusal()
-        if outlet.in_flight_bytes and outlet.in_flight_bytes + size > actor.settings.max_inflight_bytes:
+        if topic.debris:
+            raise storage_failed(actor.checkpointer.failing or errno.EIO)
+        under_way = outlet.in_flight_bytes + actor.direct.bytes
+        if under_way and under_way + size > actor.settings.max_inflight_bytes:
             raise Throttled(
-                f"{outlet.in_flight_bytes} bytes are under way, {actor.settings.max_inflight_bytes} are allowed",
+                f"{under_way} bytes are under way, {actor.settings.max_inflight_bytes} are allowed",
                 limit="max_inflight_bytes",
                 retry_after_ms=_RETRY_MS,
             )
@@ -185,19 +193,19 @@ class Appender:
 
     # ---- gathering ----
 
-    def _entry_for(self, topic: Topic, size: int, count: int) -> AppendEntry:
+    def _entry_for(self, topic: Topic, size: int, count: int, *, direct: bool) -> AppendEntry:
         """The open entry if the batch may join it, else a new one."""
         need = topic.need_for(topic.head + count)
         entry = self._open
         if entry is not None:
-            joins = entry.topic is topic and entry.need is need and size < _SMALL
+            joins = entry.topic is topic and entry.need is need and size < _SMALL and not direct
             if joins and len(entry.frames) + size <= _TOGETHER:
                 return entry
             self.close_entry()
             # Placing it may have changed what the next one needs.
             need = topic.need_for(topic.head + count)
         ts = max(self._actor.clock.now_ms(), topic.last_ts)
-        entry = self._open = AppendEntry(self._actor, topic, need, ts)
+        entry = self._open = AppendEntry(self._actor, topic, Need.STORED if direct else need, ts)
         return entry
 
     def _add(self, entry: AppendEntry, start: int, count: int, producer_id: int, batch_no: int) -> int:
@@ -206,7 +214,7 @@ class Appender:
         topic, frames = entry.topic, entry.frames
         first, end = topic.head + 1, len(frames)
         try:
-            packed = core.stamp_frames(frames, start, end, topic.id, first, entry.ts, entry.need is Need.SYNCED)
+            packed = core.stamp_frames(frames, start, end, topic.id, first, entry.ts, entry.need >= Need.SYNCED)
             found = len(packed) // 4
             if found != count:
                 raise ValueError("invalid_request", f"the write says {count} records and holds {found}")
@@ -219,12 +227,16 @@ class Appender:
         if producer_id:
             topic.producers.assign(producer_id, batch_no, first, count)
             entry.producers.append((producer_id, batch_no))
+        if end - start >= _SMALL:
+            # Now, while they are at hand: once they are stored, each look at a record is a look at cold memory.
+            entry.untagged = start == 0 and not core.frame_tags(frames, 0, end)
+        if entry.direct:
+            return first
+        if producer_id:
             entry.wire.append(producer_frame(topic.id, first, entry.ts, producer_id, batch_no, count))
         if end - start < _SMALL:
             entry.wire.append(frames[start:end])
         else:
-            # Now, while they are at hand: once they are stored, each look at a record is a look at cold memory.
-            entry.untagged = start == 0 and not core.frame_tags(frames, 0, end)
             entry.wire += pieces(frames, memoryview(packed).cast("I"), self._actor.piece_bytes)
         return first
 
@@ -248,13 +260,20 @@ class Appender:
 
     def _place(self, entry: AppendEntry) -> None:
         topic, actor = entry.topic, self._actor
-        if topic.reserves or topic.ephemeral:
+        if (topic.reserves or topic.ephemeral) and not entry.direct:
             reserve_seqs(actor, topic)
         if topic.ephemeral and entry.need is Need.PLACED:
             entry.answer()
             entry.committed()
-            return
-        outlet = actor.outlets[topic.outlet]
+        elif entry.direct or topic.lane:
+            actor.direct.place(entry)
+        else:
+            self.submit(entry)
+
+    def submit(self, entry: AppendEntry) -> None:
+        """To the ring: nothing of its topic is under way past the log."""
+        actor = self._actor
+        outlet = actor.outlets[entry.topic.outlet]
         wire = entry.wire
         if len(wire) > 1 and len(entry.frames) < _TOGETHER + _SMALL:
             wire = [b"".join(wire)]

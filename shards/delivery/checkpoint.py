@@ -10,27 +10,31 @@ import asyncio
 import errno
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from topicd.shards.delivery import segmenting
 from topicd.shards.delivery.deletion import forget_tags
+from topicd.shards.delivery.outlet import storage_failed
 from topicd.shards.delivery.reclaim import Reclaimer
 from topicd.shards.delivery.segmenting import Draft
 from topicd.shards.delivery.snapshots import Snapshots
 from topicd.shards.delivery.topic import Damaged
 from topicd.shards.storage.checkpoint import JobResult, MarkJob, run_checkpoint, run_marks
+from topicd.shards.storage.debris import clear_debris
 from topicd.shards.storage.ranges import Ranges
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from topicd.shards.delivery.actor import Actor
+    from topicd.shards.delivery.entry import AppendEntry
     from topicd.shards.delivery.outlet import Outlet
     from topicd.shards.delivery.session import Session
     from topicd.shards.delivery.tail import Blob
     from topicd.shards.delivery.topic import Topic
     from topicd.shards.storage.fs import Fs
+    from topicd.shards.storage.segment import SegmentInfo
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +49,19 @@ class _Round:
     """One checkpoint: what it stores, and up to where the rings are absorbed when it succeeds."""
 
     marks: list[int]
-    drafts: list[tuple[Topic, Draft]]
-    places: list[Path]
-    mark_jobs: list[MarkJob]
-    marked: list[tuple[Topic, int, Ranges]]
+    full: bool  # everything that waits, not only what goes past the log
+    drafts: list[tuple[Topic, Draft]] = field(default_factory=list)
+    places: list[Path] = field(default_factory=list)
+    mark_jobs: list[MarkJob] = field(default_factory=list)
+    marked: list[tuple[Topic, int, Ranges]] = field(default_factory=list)
+    direct: list[tuple[Topic, list[AppendEntry]]] = field(default_factory=list)
+    debris: list[tuple[Topic, Path, SegmentInfo | None]] = field(default_factory=list)
 
 
 def _store_drafts(fs: Fs, work: _Round) -> list[JobResult]:
     """In a thread: the drafts are nobody else's while the round lasts."""
+    for _, place, last in work.debris:
+        clear_debris(fs, place, last)
     return run_checkpoint(fs, [draft.job(place) for (_, draft), place in zip(work.drafts, work.places, strict=True)])
 
 
@@ -68,6 +77,9 @@ class Checkpointer:
         self._aged: dict[int, Topic] = {}
         self._doomed: list[int] = []
         self._active: dict[int, Topic] = {}
+        self._direct: dict[int, Topic] = {}  # whose lane has something to store
+        self._debris: dict[int, Topic] = {}
+        self._due = False  # a full round
         self.tail_bytes = 0  # in memory and in no segment yet
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Future[None] | None = None
@@ -91,6 +103,11 @@ class Checkpointer:
         self._dirty[topic.id] = topic
         self._arm()
 
+    def note_direct(self, topic: Topic) -> None:
+        """Somebody waits for it: at once, or when the round under way ends."""
+        self._direct[topic.id] = topic
+        self._next()
+
     def note_marks(self, topic: Topic) -> None:
         self._unmarked[topic.id] = topic
         self._arm()
@@ -107,8 +124,9 @@ class Checkpointer:
 
     def note_deleted(self, topic: Topic) -> None:
         self.snapshots.dirty = True
-        for place in (self._dirty, self._unmarked, self._active, self._aged):
+        for place in (self._dirty, self._unmarked, self._active, self._aged, self._direct, self._debris):
             place.pop(topic.id, None)
+        self._actor.direct.fail(topic, self._actor.topic_gone(topic))
         self.tail_bytes -= topic.tail.bytes if not topic.ephemeral else 0
         self._doomed.append(topic.id)
         self._remove_doomed()
@@ -161,11 +179,13 @@ class Checkpointer:
         self.tick()
 
     def tick(self) -> None:
-        """Once a second: expire, seal by age, snapshot when due."""
+        """Once a second: expire, seal by age, clear debris, snapshot when due."""
         self._actor.retention.sweep()
         topics = self._actor.topics.by_name.values()
         self._total_bytes = sum(topic.bytes for topic in topics)
         self._seal_aged()
+        if self._debris:
+            self._start()
         if self._opened and self.snapshots.due:
             self.snapshots.start()
 
@@ -178,7 +198,7 @@ class Checkpointer:
     def relieve(self) -> None:
         """During recovery memory is bounded too: store what exceeds the bound at once."""
         if self.tail_bytes >= _RELIEF * self._actor.settings.checkpoint_bytes:
-            work = self._plan()
+            work = self._plan(full=True)
             self._apply(work, _store_drafts(self._actor.fs, work), run_marks(self._actor.fs, work.mark_jobs))
 
     async def close(self) -> None:
@@ -191,8 +211,8 @@ class Checkpointer:
             if under_way is not None:
                 await under_way
         for _ in range(3):
-            if (self._dirty or self._unmarked) and not self._actor.wal_is_away:
-                self._round = asyncio.ensure_future(self._run_round(), loop=self._actor.loop)
+            if (self._dirty or self._unmarked or self._direct) and not self._actor.wal_is_away:
+                self._round = asyncio.ensure_future(self._run_round(full=True), loop=self._actor.loop)
                 await self._round
         if self.snapshots.round is not None:
             await self.snapshots.round
@@ -225,22 +245,33 @@ class Checkpointer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._round is None and self._opened:
-            self._round = asyncio.ensure_future(self._run_round(), loop=self._actor.loop)
+        self._due = True
+        self._next()
 
-    async def _run_round(self) -> None:
-        work = self._plan()
+    def _next(self) -> None:
+        """The next round, if there is anything to do and none under way."""
+        if self._round is None and self._opened and (self._due or self._direct):
+            full, self._due = self._due, False
+            self._round = asyncio.ensure_future(self._run_round(full=full), loop=self._actor.loop)
+
+    async def _run_round(self, *, full: bool) -> None:
+        work = self._plan(full=full)
         ok, self._errno = True, errno.EIO
         try:
             loop = self._actor.loop
             await self._actor.wait_synced()
             results = await loop.run_in_executor(self._pool, _store_drafts, self._actor.fs, work)
-            marked = await loop.run_in_executor(self._pool, run_marks, self._actor.fs, work.mark_jobs)
+            self._settle_direct(work, results)
+            marked: list[JobResult] = []
+            if work.mark_jobs:
+                marked = await loop.run_in_executor(self._pool, run_marks, self._actor.fs, work.mark_jobs)
             ok = self._apply(work, results, marked)
             self.checkpoints += 1
-        except Exception:
-            log.exception("checkpoint failed")
+        except Exception as exc:
             ok = False
+            self._note_exception(exc)
+            for topic, _ in work.direct:
+                self._fail_direct(topic)
         finally:
             self._round = None
         self._remove_doomed()
@@ -251,22 +282,38 @@ class Checkpointer:
                 self._arm()
             elif self._timer is None and not self._actor.draining:
                 self._timer = self._actor.loop.call_later(_RETRY_S, self._start)
+        self._next()
         if ok and self.snapshots.wal_is_long:
             self.snapshots.start()
 
-    def _plan(self) -> _Round:
+    def _plan(self, *, full: bool) -> _Round:
         actor = self._actor
         now = actor.clock.now_ms()
-        work = _Round([outlet.settled_pos for outlet in actor.outlets], [], [], [], [])
-        for topic in {**self._dirty, **self._aged}.values():
-            for draft in segmenting.plan(topic, actor.settings, now):
-                self._plan_draft(work, topic, draft)
-        self._aged = {}
+        work = _Round([outlet.settled_pos for outlet in actor.outlets], full)
+        topics, self._direct = self._direct, {}
+        if full:
+            topics = {**self._dirty, **self._aged, **self._debris, **topics}
+            self._aged = {}
+        for topic in topics.values():
+            self._plan_topic(work, topic, now)
+        if not full:
+            return work
         for topic in self._unmarked.values():
             for first_seq, ranges in topic.unmarked.items():
                 self._plan_marks(work, topic, first_seq, ranges)
         self._unmarked = {}
         return work
+
+    def _plan_topic(self, work: _Round, topic: Topic, now_ms: int) -> None:
+        actor = self._actor
+        if topic.debris:
+            last = topic.segments[-1] if topic.segments else None
+            work.debris.append((topic, actor.topic_dir(topic.id), None if last is None else replace(last)))
+        entries = actor.direct.storable(topic) if topic.lane else []
+        if entries:
+            work.direct.append((topic, entries))
+        for draft in segmenting.plan(topic, actor.settings, now_ms, [entry.blob() for entry in entries]):
+            self._plan_draft(work, topic, draft)
 
     def _plan_draft(self, work: _Round, topic: Topic, draft: Draft) -> None:
         self._plan_marks(work, topic, draft.first_seq, Ranges(topic.tail_dead.within(draft.first_seq, draft.last_seq)))
@@ -280,6 +327,37 @@ class Checkpointer:
             work.marked.append((topic, first_seq, ranges.copy()))
 
     # ---- results ----
+
+    def _settle_direct(self, work: _Round, results: list[JobResult]) -> None:
+        """Those who wait for direct writes hear of them, and followers get them from memory, before the tail goes."""
+        for topic, _, _ in work.debris:
+            topic.debris = False
+            self._debris.pop(topic.id, None)
+        if not work.direct:
+            return
+        reached: dict[int, int] = {}
+        failed: dict[int, JobResult] = {}
+        for (topic, draft), result in zip(work.drafts, results, strict=True):
+            if result.stored and topic.id not in failed:
+                reached[topic.id] = draft.last_seq
+            else:
+                failed.setdefault(topic.id, result)
+        for topic, entries in work.direct:
+            if not topic.live:
+                continue
+            stored = [entry for entry in entries if entry.last_seq <= reached.get(topic.id, 0)]
+            self._actor.direct.stored(topic, stored)
+            if len(stored) < len(entries):
+                self._errno = failed[topic.id].errno or errno.EIO
+                self._fail_direct(topic)
+        self._actor.end_turn()
+
+    def _fail_direct(self, topic: Topic) -> None:
+        """Until what they may have left is cleared away, the topic takes nothing: the same seqs are given out again."""
+        if topic.live:
+            topic.debris = True
+            self._debris[topic.id] = topic
+            self._actor.direct.fail(topic, storage_failed(self._errno))
 
     def _apply(self, work: _Round, results: list[JobResult], marked: list[JobResult]) -> bool:
         failed: set[int] = set()
@@ -297,7 +375,7 @@ class Checkpointer:
         for topic, _ in work.drafts:
             if topic.id not in failed and not len(topic.tail):
                 self._dirty.pop(topic.id, None)
-        if ok:
+        if ok and work.full:
             self.snapshots.note_stored(work.marks)
         return ok
 
@@ -370,6 +448,15 @@ class Checkpointer:
         if topic.id not in self._told:
             self._told.add(topic.id)
             log.error("checkpoint of topic failed", extra={"topic": topic.name, "error": str(result.error)})
+
+    def _note_exception(self, exc: Exception) -> None:
+        if not isinstance(exc, OSError):
+            log.error("checkpoint failed", exc_info=exc)
+            return
+        self._errno = exc.errno or errno.EIO
+        if 0 not in self._told:
+            self._told.add(0)  # no topic's
+            log.error("checkpoint failed", extra={"error": str(exc)})
 
     def _note_outcome(self, ok: bool) -> None:
         if not ok:

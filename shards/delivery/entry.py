@@ -52,7 +52,7 @@ class Run(NamedTuple):
 class AppendEntry(Entry):
     __slots__ = (
         *("actor", "frames", "offsets", "topic", "ts", "first_seq", "wire"),
-        *("waiters", "runs", "producers", "keys", "started_at", "untagged"),
+        *("waiters", "runs", "producers", "keys", "started_at", "untagged", "announced", "pin"),
     )
 
     def __init__(self, actor: Actor, topic: Topic, need: Need, ts: int) -> None:
@@ -70,10 +70,20 @@ class AppendEntry(Entry):
         self.keys: list[bytes] = []
         self.started_at = 0.0
         self.untagged = False  # it is known that no record has a tag
+        self.announced = False  # a direct write whose claim is on its way, or there
+        self.pin: int | None = None  # of a direct write: where the log speaks of it
 
     @property
     def count(self) -> int:
         return len(self.offsets)
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + len(self.offsets) - 1
+
+    @property
+    def direct(self) -> bool:
+        return self.need is Need.STORED
 
     @property
     def content(self) -> int:
@@ -96,12 +106,19 @@ class AppendEntry(Entry):
         topic.visible = self.first_seq + count - 1
         topic.count += count
         topic.bytes += content
-        blob = Blob(self.frames, 0, len(self.frames), self.first_seq, self.offsets, self.ts, self.ts)
+        blob = self.blob()
         topic.tail.append(blob)
         self.actor.note_visible(topic, blob, count, self.untagged)
+        if topic.lane:
+            self.actor.direct.look(topic)
+
+    def blob(self) -> Blob:
+        return Blob(self.frames, 0, len(self.frames), self.first_seq, self.offsets, self.ts, self.ts)
 
     def failed(self, error: TopicdError) -> None:
         topic = self.topic
+        if topic.lane and topic.lane[-1].first_seq > self.first_seq:
+            self.actor.direct.fail(topic, error)  # what comes later goes first
         self._leave(len(self.offsets), self.content)
         topic.head = min(topic.head, self.first_seq - 1)
         for producer_id, batch_no in reversed(self.producers):

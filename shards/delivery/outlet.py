@@ -36,6 +36,7 @@ class Need(IntEnum):
     PLACED = 0  # in the ring
     WRITTEN = 1  # in the file
     SYNCED = 2  # on the disk
+    STORED = 3  # in a synced segment: a direct write, which is in no ring (see direct)
 
 
 NEED_OF = {
@@ -126,6 +127,7 @@ class Outlet:
         self._unflushed = False
         self.backlog_bytes = 0
         self.in_flight_bytes = 0
+        self.pins: set[int] = set()  # where frames begin whose records are in no segment yet
 
     def open(self) -> None:
         """Answer a failure that a predecessor left unanswered: nothing of it is under way any more."""
@@ -167,10 +169,11 @@ class Outlet:
 
     @property
     def settled_pos(self) -> int:
-        """Every entry that ends at or below this ring position was committed."""
+        """Every entry that ends at or below this ring position was committed, and so was what it speaks of."""
         starts = [queue[0].ring_end - queue[0].size for queue in (self._written_queue, self._synced_queue) if queue]
         if self._backlog and (begun_at := self._backlog[0].begun_at) is not None:
             starts.append(begun_at)
+        starts += self.pins
         return min(starts, default=self._placed)
 
     def submit(self, parts: Sequence[Part], size: int, entry: Entry) -> None:

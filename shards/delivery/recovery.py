@@ -24,6 +24,7 @@ from topicd.shards.delivery.cursors import Cursor
 from topicd.shards.delivery.replay import AppendReplay
 from topicd.shards.delivery.topic import Damaged, Loss, Topic
 from topicd.shards.storage import recover as frame_search
+from topicd.shards.storage.debris import cut_open_batch
 from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import Cut
@@ -156,8 +157,8 @@ class Recovery:
             self._index_active_tags(topic)
 
     def _index_active_tags(self, topic: Topic) -> None:
-        info = topic.segments[-1]
-        if info.sealed or not info.count:
+        info = topic.segments[-1] if topic.segments else None
+        if info is None or info.sealed or not info.count:
             return
         data = self._actor.segment_reader(topic, info).read(info.first_seq, info.last_seq)
         for tag, seq in core.frame_tags(data, 0, len(data)):
@@ -231,6 +232,8 @@ class Recovery:
             self._appends.take(topic, view, run)
         elif run.type == FrameType.PRODUCER:
             self._appends.announce(topic, view, run)
+        elif run.type == FrameType.DIRECT:
+            self._appends.claim(topic, view, run)
         else:
             self._replay_control(topic, view, run)
 
@@ -302,6 +305,7 @@ class Recovery:
             topic.earliest = topic.head + 1
             topic.stored = topic.head
             return
+        self._cut_open_batch(topic)
         self._check_holes(topic, self._gaps.pop(topic.id, []), "are in no segment", "missing segment")
         self._check_holes(topic, self._appends.holes.pop(topic.id, []), "are missing in the WAL", "WAL")
         self._check_cuts(topic)
@@ -319,14 +323,41 @@ class Recovery:
                 self._note_damage(f"topic {topic.name}: seqs {a} to {b} {how}")
                 topic.damaged.append(Damaged(a, b, where))
 
+    def _cut_open_batch(self, topic: Topic) -> None:
+        """A direct write that was stored in part was not acknowledged. One of the log goes on in the tail."""
+        claims = self._appends.claims.get(topic.id)
+        if (
+            claims is None
+            or topic.head not in claims
+            or not topic.segments
+            or topic.segments[-1].last_seq != topic.head
+        ):
+            return
+        active = topic.segments[-1]
+        if active.sealed:
+            return
+        first_seq, had = active.first_seq, active.last_seq
+        left = cut_open_batch(self._actor.fs, self._actor.data.topic(topic.id), active)
+        if left is None:
+            topic.segments.pop()
+        topic.stored = topic.head = topic.visible = first_seq - 1 if left is None else left.last_seq
+        if topic.head < had:
+            log.info("unfinished write cut", extra={"topic": topic.name, "first_seq": topic.head + 1, "last_seq": had})
+            topic.recent_tags.clear()
+            self._actor.readers.drop(topic.id)
+            self._index_active_tags(topic)
+
     def _check_cuts(self, topic: Topic) -> None:
-        """A tail that was cut and did not come back from the WAL had been durable: it is damage."""
+        """A tail that was cut and did not come back from the WAL had been durable: it is damage. Not so what was on its
+        way past the log: it is durable, and acknowledged, when the index names it."""
+        claims = self._appends.claims.get(topic.id, Ranges())
         for cut in self._cuts.pop(topic.id, []):
-            if cut.last_seq > topic.head:
-                first = max(cut.first_seq, topic.head + 1)
-                self._note_damage(f"topic {topic.name}: seqs {first} to {cut.last_seq} were cut, see {cut.kept}")
-                topic.damaged.append(Damaged(first, cut.last_seq, cut.kept.name))
-                topic.head = topic.visible = cut.last_seq
+            first = max(cut.first_seq, topic.head + 1)
+            last = cut.indexed if first in claims else cut.last_seq
+            if first <= last:
+                self._note_damage(f"topic {topic.name}: seqs {first} to {last} were cut, see {cut.kept}")
+                topic.damaged.append(Damaged(first, last, cut.kept.name))
+                topic.head = topic.visible = last
 
     def _check_head(self, topic: Topic) -> None:
         """A seq that was given out is not given out again, whatever became of its record."""

@@ -1,17 +1,20 @@
-"""Append and producer frames of the WAL, back into the tails of their topics. Promise: a batch counts when it is whole,
-what a segment holds already is passed over, and a hole between what is there and what comes is noted.
+"""Append, producer and direct frames of the WAL, back into the tails of their topics. Promise: a batch counts when it
+is whole, what a segment holds already is passed over, and a hole between what is there and what comes is noted.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from topicd._native.interface import Run
-from topicd.frames import core, parse_producer
+from topicd.errors import TopicdError
+from topicd.frames import core, frame_checksum, parse_direct, parse_producer
 from topicd.shards.delivery.deletion import note_tags
 from topicd.shards.delivery.tail import Blob
 from topicd.shards.delivery.topic import Topic
+from topicd.shards.storage.ranges import Ranges
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
@@ -44,7 +47,26 @@ class AppendReplay:
         self._pending: dict[int, _Pending] = {}
         self._announced: dict[int, _Mark] = {}  # by topic: a producer frame whose batch is not whole yet
         self.holes: dict[int, list[tuple[int, int]]] = {}  # by topic: first and last seq that no frame has
+        self.claims: dict[int, Ranges] = {}  # by topic: seqs that went past the log, or were to
         self.records = 0
+
+    def claim(self, topic: Topic, view: memoryview, run: Run) -> None:
+        """A direct write. It counts if the segments hold it: its last frame says so, for it was written last."""
+        claim = parse_direct(view, run.start, run.end)
+        self.claims.setdefault(topic.id, Ranges()).add(claim.first_seq, claim.last_seq)
+        if topic.stored >= claim.last_seq and self._checksum_at(topic, claim.last_seq) == claim.last_xxh3:
+            topic.producers.replay(claim.producer_id, claim.batch_no, claim.first_seq, claim.count)
+
+    def _checksum_at(self, topic: Topic, seq: int) -> int | None:
+        """None: it is not there any more, and whoever took it away did so after a snapshot that knows the batch."""
+        at = bisect_right(topic.segments, seq, key=lambda info: info.first_seq) - 1
+        if at < 0 or seq > topic.segments[at].last_seq:
+            return None
+        try:
+            frames = self._actor.segment_reader(topic, topic.segments[at]).read(seq, seq)
+        except (OSError, TopicdError):
+            return None
+        return frame_checksum(frames) if len(frames) else None
 
     def announce(self, topic: Topic, view: memoryview, run: Run) -> None:
         """A producer frame: it counts once the batch behind it is whole."""

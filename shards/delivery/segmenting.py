@@ -1,14 +1,17 @@
 """Which bytes of a topic's tail go to which segment. Pure planning: no disk, no change of state.
 
 A segment is sealed at segment_max_records, segment_max_bytes or segment_max_age_ms; a hole in the seqs begins a new
-one too, for a segment is contiguous. Topicd's own topics are written and read once, whole, and deleted: a seal, which
-is several syncs and another look at every byte, is worth nothing there, and only what a file can hold seals them.
+one too, for a segment is contiguous, and so does a direct write that does not fit in what is left. Topicd's own topics
+are written and read once, whole, and deleted: a seal, which is several syncs and another look at every byte, is worth
+nothing there, and only what a file can hold seals them.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 
 from topicd._native.interface import Buffer
@@ -43,6 +46,7 @@ class Draft:
     count: int = 0
     bytes: int = 0
     seal: bool = False
+    direct: bool = False  # holds records that are in no log: what its index names is acknowledged
 
     @property
     def last_seq(self) -> int:
@@ -63,6 +67,7 @@ class Draft:
             self.old_count * ENTRY_BYTES,
             create=self.create,
             seal=SealJob(self.created_ms) if self.seal else None,
+            direct=self.direct,
         )
 
     def info(self) -> SegmentInfo:
@@ -71,20 +76,27 @@ class Draft:
         )
 
 
-def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
-    """Drafts in seq order; together they hold every blob of the tail."""
+def limits_of(topic: Topic, settings: Settings) -> tuple[int, int]:
+    """The records and the bytes at which a segment is sealed."""
+    if is_internal(topic.name):
+        return _UNLIMITED, _UNLIMITED_BYTES
+    return settings.segment_max_records, settings.segment_max_bytes
+
+
+def plan(topic: Topic, settings: Settings, now_ms: int, direct: Sequence[Blob] = ()) -> list[Draft]:
+    """Drafts in seq order; they hold every blob of the tail and, each in one piece, the direct ones behind it."""
     drafts: list[Draft] = []
     current = _reopen(topic)
-    max_records, max_bytes = settings.segment_max_records, settings.segment_max_bytes
-    if is_internal(topic.name):
-        max_records, max_bytes = _UNLIMITED, _UNLIMITED_BYTES
+    max_records, max_bytes = limits_of(topic, settings)
     if current is not None:
         # Full and not sealed: that failed. It takes no more, for a successor may have left its name on the disk.
         current.seal = current.count >= max_records or current.bytes >= max_bytes
         drafts.append(current)
     topic.tail.close_open()
-    for blob in topic.tail:
+    for blob, whole in chain(zip(topic.tail, repeat(False)), zip(direct, repeat(True))):
         first = max(blob.first_seq, topic.stored + 1)
+        if whole and current is not None and not _has_room(current, blob, max_records, max_bytes):
+            current.seal = True
         while first <= blob.last_seq:
             if current is None or current.seal or first != current.last_seq + 1:
                 if current is not None:
@@ -92,6 +104,7 @@ def plan(topic: Topic, settings: Settings, now_ms: int) -> list[Draft]:
                 current = Draft(first, 0, 0, now_ms, create=True)
                 drafts.append(current)
             first = _fill(current, blob, first, max_records, max_bytes)
+            current.direct = current.direct or whole
     age = settings.segment_max_age_ms
     if current is not None and age and now_ms - current.created_ms >= age:
         current.seal = True
@@ -113,6 +126,10 @@ def _reopen(topic: Topic) -> Draft | None:
         count=info.count,
         bytes=info.data_bytes,
     )
+
+
+def _has_room(draft: Draft, blob: Blob, max_records: int, max_bytes: int) -> bool:
+    return draft.count + blob.count <= max_records and draft.bytes + blob.end - blob.start <= max_bytes
 
 
 def _fill(draft: Draft, blob: Blob, first: int, max_records: int, max_bytes: int) -> int:

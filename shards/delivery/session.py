@@ -400,7 +400,7 @@ class Session:
 
     def _performance(self, entry: AppendEntry) -> bytes:
         total = (self.actor.clock.monotonic() - entry.started_at) * 1000
-        synced = entry.need is Need.SYNCED
+        synced = entry.need >= Need.SYNCED
         return PERFORMANCE.pack(total, 0.0 if synced else total, total if synced else 0.0, 0, 0.0)
 
     def refused(self, request_id: int, error: TopicdError) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_CLAIMED_FILES = 16  # times wal_file_bytes: a start looks for so much that the log speaks of
+
 
 class Snapshots:
     def __init__(self, actor: Actor, pool: ThreadPoolExecutor, reclaimer: Reclaimer) -> None:
@@ -59,6 +61,8 @@ class Snapshots:
         if not self._marks or self.round is not None:
             return False
         limit = self._actor.settings.wal_file_bytes
+        if self._actor.direct.stored_bytes >= _CLAIMED_FILES * limit:
+            return True
         return any(stored - mark >= limit for stored, mark in zip(self._stored, self._marks[-1], strict=True))
 
     def start(self) -> None:
@@ -72,6 +76,7 @@ class Snapshots:
         body = self._body()
         siblings = [actor.data.snapshots(index) for index in range(actor.delivery_shards)]
         self.dirty = False
+        actor.direct.stored_bytes = 0
         self._taken_at = actor.clock.monotonic()
         try:
             if not self.saved:

@@ -84,6 +84,8 @@ class Topic:
         self.pending_bytes = 0
         self.pending_synced = 0
         self.under_way: deque[AppendEntry] = deque()  # oldest first
+        self.lane: deque[AppendEntry] = deque()  # of these, the oldest direct write and all behind it
+        self.debris = False  # a direct write failed and may have left bytes behind the last record
         # others
         self.producers = ProducerTable()
         self.consumers: dict[str, Cursor] = {}
@@ -101,6 +103,7 @@ class Topic:
             self.reserved = self.reserving = 0  # nothing was given out yet, or it could not change
         self.capped = bool(config.cap_records or config.cap_bytes)
         self.reserves = config.durability == Durability.DISK
+        self.synced = config.durability == Durability.FSYNC
         self._need = NEED_OF[Durability(config.durability)]
 
     def begin_change(self) -> int:

@@ -105,7 +105,7 @@ class ActiveSegment:
             kept = self._path(CUT)
             replace_file(self._fs, kept, [file.pread(torn, found.tail.end)])
             last_lost = max(found.tail.behind, claimed_last, first_lost)
-            report.cuts.append(Cut(self._path(DATA), first_lost, last_lost, kept))
+            report.cuts.append(Cut(self._path(DATA), first_lost, last_lost, kept, claimed_last))
         file.truncate(found.tail.end)
         file.sync_data()
         report.torn_bytes += torn

@@ -44,6 +44,7 @@ class AppendJob(NamedTuple):
     index_offset: int
     create: bool = False
     seal: SealJob | None = None
+    direct: bool = False  # no log has these records: they are not stored before their index is synced
 
 
 class MarkJob(NamedTuple):
@@ -113,6 +114,9 @@ def run_checkpoint(fs: Fs, jobs: Sequence[AppendJob]) -> list[JobResult]:
         _run_wave(fs, [work for work in wave if work.result.ok])
         failed.update(work.job.topic_dir for work in wave if not work.result.stored)
     _seal_all(fs, [work for work in works if work.result.ok and work.job.seal is not None])
+    for work in works:
+        if work.job.direct and not work.result.ok:
+            work.result.stored = False  # a seal that failed may have left its index unsynced
     return [work.result for work in works]
 
 
@@ -205,6 +209,8 @@ def _write_index(fs: Fs, job: AppendJob) -> None:
     file = fs.open(segment_path(job.topic_dir, job.first_seq, IDX), write=True, create=True)
     try:
         _put(file, job, IDX, [job.index], job.index_offset)
+        if job.direct and job.seal is None:
+            file.sync_data()
     finally:
         file.close()
 

@@ -20,7 +20,7 @@ _TOPIC_AT = 6
 _TYPE_AT = 4
 _SEARCH_CHUNK = 1 << 20
 # A length that fits, a type that exists, flags that exist.
-_ANY_FRAME = re.compile(rb"[\x00-\xff]{2}[\x00-\x10]\x00[\x01-\x0e][\x00-\x1f]")
+_ANY_FRAME = re.compile(rb"[\x00-\xff]{2}[\x00-\x10]\x00[\x01-\x0f][\x00-\x1f]")
 
 
 class Rebuilt(NamedTuple):

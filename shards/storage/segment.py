@@ -53,6 +53,7 @@ class Cut(NamedTuple):
     first_seq: int
     last_seq: int
     kept: Path
+    indexed: int  # last seq that the index names: up to there it was durable
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.support.faultfs import Crashed
 from tests.support.oracle import Seen
 from topicd.clock import ManualClock
 from topicd.config import Settings
@@ -337,12 +338,19 @@ class Machine:
                         actor.doorbell()
             self.pulse()
             self.wait(asyncio.sleep(0))
+            self._notice_deaths()
             self.pulse()
             busy = busy or any(wal._committer.pending() for wal in self.wals.values())
             busy = busy or any(actor._turn_scheduled for actor in self.actors.values())
             if not busy and all(task.done() for task in asyncio.all_tasks(self.loop)):
                 return
         raise AssertionError("the machine never comes to rest")
+
+    def _notice_deaths(self) -> None:
+        for actor in self.actors.values():
+            pool = actor.checkpointer._pool
+            if isinstance(pool, Inline) and isinstance(pool.died, Crashed):
+                raise pool.died
 
     def wait(self, awaitable: Any) -> Any:
         """Raises what a task raised; a crash of the disk comes through."""
@@ -360,6 +368,12 @@ class Machine:
     def snapshot(self) -> None:
         for actor in self.actors.values():
             actor.checkpointer.snapshot_now()
+        self.settle()
+
+    def tick(self) -> None:
+        """What a delivery shard does once a second."""
+        for actor in self.actors.values():
+            actor.checkpointer.tick()
         self.settle()
 
     def tick_wals(self) -> None:
@@ -506,12 +520,16 @@ class Ticket(NamedTuple):
 class Inline(Executor):
     """Does the work at once, in the caller's thread: the order of filesystem calls is the same every time."""
 
+    died: BaseException | None = None  # of the disk or the shard, in work that nobody waits for
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
         except BaseException as exc:
             future.set_exception(exc)
+            if not isinstance(exc, Exception):
+                self.died = exc
         return future
 
 

@@ -16,7 +16,7 @@ from topicd.errors import NotReady, OutOfOrder, StorageFailed, Throttled, Topicd
 from topicd.ipc.protocol import Op
 
 REFUSALS = (StorageFailed, Throttled, NotReady)
-RETRIED = 3
+RETRIED = 6  # more than any scene has under way at once
 
 
 class Story:
@@ -424,6 +424,35 @@ def _recycle(story: Story) -> None:
     story.tick()  # two files and more go together
 
 
+def _direct(story: Story) -> None:
+    """Batches past the log: alone, several at once, with small ones before, between and behind them."""
+    story.append("f", 4, 300, producer=7)
+    story.append_together([("f", 1, 20), ("f", 3, 400), ("f", 1, 20), ("f", 5, 300)], producer=7)
+    story.append_together([("f", 3, 500), ("d", 2, 20), ("f", 8, 200), ("f", 2, 30), ("m", 1, 20)], producer=7)
+    story.append("f", 9, 200, producer=7)  # more than a segment holds: through the log
+    story.checkpoint()
+    story.append_together([("f", 4, 300), ("f", 4, 300)], producer=9)
+    story.append("f", 1, producer=9)
+
+
+def _direct_and_kept(story: Story) -> None:
+    """What the log may forget, and what readers and deletes make of it."""
+    story.append_together([("f", 4, 300), ("f", 1, 20), ("f", 4, 300)], tag="red", producer=7)
+    story.snapshot()
+    story.append("f", 6, 300, tag="blue", producer=7)
+    story.delete("f", tag="red")
+    story.checkpoint()
+    story.snapshot()
+    story.append_together([("f", 4, 300), ("f", 1, 20)], producer=7)
+    story.delete("f", before_seq=6)
+    story.snapshot()
+    story.snapshot()
+    story.append("f", 4, 300, producer=7)
+    story.configure("f", cap_records=6)
+    story.append("f", 4, 300, producer=7)
+    story.checkpoint()
+
+
 SCENES = [
     Scene("append", all_classes, _append),
     Scene("rotation", all_classes, _rotate),
@@ -436,5 +465,7 @@ SCENES = [
     Scene("floors", _capped, _floors),
     Scene("topics", _tagged, _topics),
     Scene("recycling", all_classes, _recycle),
+    Scene("direct writes", all_classes, _direct, settings={"direct_bytes": KIB}),
+    Scene("direct writes, kept", _tagged, _direct_and_kept, settings={"direct_bytes": KIB}),
     Scene("two of each", all_classes, _rotate, machine={"wal_shards": 2, "delivery_shards": 2}),
 ]

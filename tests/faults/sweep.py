@@ -209,6 +209,7 @@ def _fail(stage: Stage, case: Case) -> list[str]:
     problems = [f"while it fails: {line}" for line in stage.story.problems(power_lost=False)]
     faults.fail_at = None
     stage.machine.advance(HEAL_MS)
+    stage.machine.tick()
     problems += [f"healed: {line}" for line in stage.story.retry() + stage.story.still_works()]
     stage.machine.checkpoint()
     stage.machine.snapshot()

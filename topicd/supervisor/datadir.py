@@ -22,7 +22,8 @@ from topicd.errors import FormatError
 from topicd.paths import DataDir
 from topicd.shards.storage.fs import Fs, read_all
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE = (1, FORMAT_VERSION)  # 1: without direct frames in the log
 _FORMAT_MAX = 64 * 1024
 _POLL_S = 0.05
 
@@ -106,9 +107,17 @@ def open_format(fs: Fs, data: DataDir) -> Format:
     for directory in (data.meta, data.wal, data.topics):
         fs.mkdir(directory)
     made = Format(FORMAT_VERSION, SystemClock().now_ms(), int.from_bytes(os.urandom(8)))
-    text = json.dumps(made._asdict(), indent=2) + "\n"
-    _write(fs, data, text.encode())
+    _write(fs, data, made)
     return made
+
+
+def upgrade(fs: Fs, data: DataDir, found: Format) -> Format:
+    """Before anything is written that an older topicd would take for damage, it is told to keep away."""
+    if found.version == FORMAT_VERSION:
+        return found
+    upgraded = found._replace(version=FORMAT_VERSION)
+    _write(fs, data, upgraded)
+    return upgraded
 
 
 def _parse(data: DataDir, raw: bytes) -> Format:
@@ -117,12 +126,13 @@ def _parse(data: DataDir, raw: bytes) -> Format:
         found = Format(*(int(body[name]) for name in Format._fields))
     except (ValueError, KeyError, TypeError) as exc:
         raise FormatError(f"{data.format} is damaged ({exc}); restore it from a backup") from None
-    if found.version != FORMAT_VERSION:
+    if found.version not in _READABLE:
         raise FormatError(f"{data.format}: version {found.version}, this topicd knows version {FORMAT_VERSION}")
     return found
 
 
-def _write(fs: Fs, data: DataDir, raw: bytes) -> None:
+def _write(fs: Fs, data: DataDir, made: Format) -> None:
+    raw = (json.dumps(made._asdict(), indent=2) + "\n").encode()
     tmp = data.format.with_name("FORMAT.tmp")
     file = fs.open(tmp, write=True, create=True)
     try:

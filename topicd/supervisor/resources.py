@@ -56,7 +56,7 @@ class Resources:
     def open(self) -> None:
         _raise_descriptor_limit(self._settings.max_connections + _OTHER_DESCRIPTORS)
         wal, dlv = self._settings.wal_shards, self._settings.delivery_shards
-        self.wal_seed = datadir.open_format(self._fs, self._data).wal_seed
+        self.wal_seed = datadir.upgrade(self._fs, self._data, datadir.open_format(self._fs, self._data)).wal_seed
         self.identity.open()
         self.identity.begin_run(wal, dlv, dlv, memory.has_rings)
         self._first_ids = self.identity.record.next_id - dlv * ID_BLOCK

@@ -80,7 +80,7 @@ BAD_ENDS = {
     "zeros": (bytes(64), "layout"),
     "too small": (struct.pack("<I", 41) + GOOD[4:], "layout"),
     "type 0": (whole(type=0), "layout"),
-    "type 15": (whole(type=15), "layout"),
+    "type 16": (whole(type=16), "layout"),
     "unequal": (whole(b"x")[:30] + b"\x01" + whole(b"x")[31:], "layout"),
     "flipped": (GOOD[:38] + b"G" + GOOD[39:], "checksum"),
     "flipped checksum": (GOOD[:-1] + bytes([GOOD[-1] ^ 1]), "checksum"),

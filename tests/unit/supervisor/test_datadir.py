@@ -77,7 +77,7 @@ def test_lock_held_by_an_unknown_is_refused_at_once(data: DataDir) -> None:
 
 def test_format_is_made_once_and_read_ever_after(data: DataDir) -> None:
     made = datadir.open_format(RealFs(), data)
-    assert made.version == 1
+    assert made.version == 2
     assert 0 <= made.wal_seed < 2**64
     assert datadir.open_format(RealFs(), data) == made
     assert json.loads(data.format.read_text())["wal_seed"] == made.wal_seed
@@ -92,9 +92,16 @@ def test_damaged_format_is_refused(data: DataDir, raw: str) -> None:
 
 
 def test_format_of_another_version_is_refused(data: DataDir) -> None:
-    data.format.write_text('{"version": 2, "created_ms": 0, "wal_seed": 0}')
-    with pytest.raises(FormatError, match="version 2, this topicd knows version 1"):
+    data.format.write_text('{"version": 3, "created_ms": 0, "wal_seed": 0}')
+    with pytest.raises(FormatError, match="version 3, this topicd knows version 2"):
         datadir.open_format(RealFs(), data)
+
+
+def test_format_of_the_version_before_is_read_and_upgraded_by_who_writes(data: DataDir) -> None:
+    data.format.write_text('{"version": 1, "created_ms": 5, "wal_seed": 6}')
+    found = datadir.open_format(RealFs(), data)
+    assert (found.version, json.loads(data.format.read_text())["version"]) == (1, 1)
+    assert datadir.upgrade(RealFs(), data, found) == datadir.open_format(RealFs(), data) == (2, 5, 6)
 
 
 def test_format_is_not_invented_where_there_is_data(data: DataDir) -> None:
