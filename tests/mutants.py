@@ -107,7 +107,7 @@ MUTANTS = [
         "shards/delivery/direct.py",
         "        self._actor.outlets[entry.topic.outlet].pins.add(position)\n",
         "",
-        pytest("tests/unit/shards/test_delivery_direct.py"),
+        pytest("tests/faults/test_direct.py"),
     ),
     Mutant(
         "direct: numbers of a producer out of order in the log",

@@ -74,11 +74,13 @@ class Generation:
         self._options = options
         self._random = Random(f"{options.seed}/{number}")
         self.oracle = Oracle()
-        self.daemon = Daemon(root, **LIVELY, **self._counts())
+        # From a few records on, or never: past the log.
+        direct = self._random.choice(("512", "2KiB", "0"))
+        self.daemon = Daemon(root, **LIVELY, **self._counts(), direct_bytes=direct)
         self._fast_kills: dict[str, int] = {}
         self._log_seen = 0
         self.history: list[str] = [
-            f"shards {self.daemon.settings['wal_shards']}x{self.daemon.settings['delivery_shards']}"
+            f"shards {self.daemon.settings['wal_shards']}x{self.daemon.settings['delivery_shards']}, direct {direct}"
         ]
 
     def _counts(self) -> dict[str, int]:

@@ -53,6 +53,21 @@ def test_a_long_write_is_the_same_bytes_in_pieces(
     assert len([path for name, path in fs.calls if name == "pwrite" and path.suffix == ".data"]) == writes
 
 
+@pytest.mark.parametrize("seal", [False, True])
+def test_what_no_log_has_is_stored_when_its_index_is_synced(disk: FakeDisk, topic: Topic, seal: bool) -> None:
+    fs = FaultFs(disk)
+    assert run_checkpoint(fs, [topic.job(5, seal)._replace(direct=True)])[0].stored
+    synced = [name for name, path in fs.calls if path.suffix == ".idx" and name == "sync_data"]
+    assert len(synced) == 1
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_without_its_seal_only_what_the_log_has_is_stored(disk: FakeDisk, topic: Topic, direct: bool) -> None:
+    fs = FaultFs(disk, fail_at=1, only=on("rename", ".tags"))
+    result = run_checkpoint(fs, [topic.job(5, seal=True)._replace(direct=direct)])[0]
+    assert (result.ok, result.stored) == (False, not direct)
+
+
 def test_a_seal_without_new_data(disk: FakeDisk, topic: Topic) -> None:
     topic.append(disk, 20)
     job = AppendJob(topic.dir, 1, topic.data_offset, [], b"", topic.index_offset, seal=SealJob(created_ms=5))
