@@ -236,7 +236,7 @@ class DeliveryShard:
             self._remote.close()
         self._handout.close()
         deadline = actor.loop.time() + _DRAIN_S
-        while not all(outlet.idle for outlet in actor.outlets) and actor.loop.time() < deadline:
+        while (actor.direct.bytes or not all(outlet.idle for outlet in actor.outlets)) and actor.loop.time() < deadline:
             await asyncio.sleep(0.005)
         actor.wal_is_away = not all(outlet.idle for outlet in actor.outlets)
         for topic in actor.topics.by_name.values():
