@@ -140,8 +140,8 @@ MUTANTS = [
     Mutant(
         "direct: what a failed one left is not cleared",
         "shards/delivery/checkpoint.py",
-        "        clear_debris(fs, place, last)\n",
-        "        pass\n",
+        "                clear_debris(fs, *self.ends[topic_id])\n                self.unclear.remove(topic_id)\n",
+        "                self.unclear.remove(topic_id)\n",
         sweep("direct writes", "once,always"),
     ),
     Mutant(

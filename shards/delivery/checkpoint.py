@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +56,33 @@ class _Round:
     mark_jobs: list[MarkJob] = field(default_factory=list)
     marked: list[tuple[Topic, int, Ranges]] = field(default_factory=list)
     direct: list[tuple[Topic, list[AppendEntry]]] = field(default_factory=list)
-    debris: list[tuple[Topic, Path, SegmentInfo | None]] = field(default_factory=list)
+    ends: dict[int, tuple[Path, SegmentInfo | None]] = field(default_factory=dict)  # of topics that may have debris
+    unclear: set[int] = field(default_factory=set)  # topics that still have some
 
+    def store(self, fs: Fs) -> list[JobResult]:
+        """In a thread: the drafts are nobody else's while the round lasts."""
+        for topic_id in self.unclear:
+            clear_debris(fs, *self.ends[topic_id])
+        self.unclear.clear()
+        jobs = [draft.job(place) for (_, draft), place in zip(self.drafts, self.places, strict=True)]
+        results = run_checkpoint(fs, jobs)
+        self._clear_failed(fs, results)
+        return results
 
-def _store_drafts(fs: Fs, work: _Round) -> list[JobResult]:
-    """In a thread: the drafts are nobody else's while the round lasts."""
-    for _, place, last in work.debris:
-        clear_debris(fs, place, last)
-    return run_checkpoint(fs, [draft.job(place) for (_, draft), place in zip(work.drafts, work.places, strict=True)])
+    def _clear_failed(self, fs: Fs, results: list[JobResult]) -> None:
+        """Before anybody hears that a direct write was refused, nothing is left of it; if the disk lets us."""
+        for (topic, draft), result in zip(self.drafts, results, strict=True):
+            if topic.id not in self.ends or topic.id in self.unclear:
+                continue
+            if result.stored:
+                place, _ = self.ends[topic.id]
+                self.ends[topic.id] = place, replace(draft.info(), sealed=result.sealed is not None)
+            else:
+                self.unclear.add(topic.id)
+        for topic_id in list(self.unclear):
+            with suppress(OSError):
+                clear_debris(fs, *self.ends[topic_id])
+                self.unclear.remove(topic_id)
 
 
 class Checkpointer:
@@ -199,7 +219,7 @@ class Checkpointer:
         """During recovery memory is bounded too: store what exceeds the bound at once."""
         if self.tail_bytes >= _RELIEF * self._actor.settings.checkpoint_bytes:
             work = self._plan(full=True)
-            self._apply(work, _store_drafts(self._actor.fs, work), run_marks(self._actor.fs, work.mark_jobs))
+            self._apply(work, work.store(self._actor.fs), run_marks(self._actor.fs, work.mark_jobs))
 
     async def close(self) -> None:
         """Everything to segments, then the snapshot that says so. Not if there is no WAL shard left that could go
@@ -260,7 +280,7 @@ class Checkpointer:
         try:
             loop = self._actor.loop
             await self._actor.wait_synced()
-            results = await loop.run_in_executor(self._pool, _store_drafts, self._actor.fs, work)
+            results = await loop.run_in_executor(self._pool, work.store, self._actor.fs)
             self._settle_direct(work, results)
             marked: list[JobResult] = []
             if work.mark_jobs:
@@ -270,8 +290,9 @@ class Checkpointer:
         except Exception as exc:
             ok = False
             self._note_exception(exc)
+            work.unclear.update(work.ends)
             for topic, _ in work.direct:
-                self._fail_direct(topic)
+                self._fail_direct(work, topic)
         finally:
             self._round = None
         self._remove_doomed()
@@ -306,12 +327,14 @@ class Checkpointer:
 
     def _plan_topic(self, work: _Round, topic: Topic, now_ms: int) -> None:
         actor = self._actor
-        if topic.debris:
-            last = topic.segments[-1] if topic.segments else None
-            work.debris.append((topic, actor.topic_dir(topic.id), None if last is None else replace(last)))
         entries = actor.direct.storable(topic) if topic.lane else []
         if entries:
             work.direct.append((topic, entries))
+        if entries or topic.debris:
+            last = replace(topic.segments[-1]) if topic.segments else None
+            work.ends[topic.id] = actor.topic_dir(topic.id), last
+        if topic.debris:
+            work.unclear.add(topic.id)
         for draft in segmenting.plan(topic, actor.settings, now_ms, [entry.blob() for entry in entries]):
             self._plan_draft(work, topic, draft)
 
@@ -330,9 +353,9 @@ class Checkpointer:
 
     def _settle_direct(self, work: _Round, results: list[JobResult]) -> None:
         """Those who wait for direct writes hear of them, and followers get them from memory, before the tail goes."""
-        for topic, _, _ in work.debris:
+        for topic in [self._debris[topic_id] for topic_id in work.ends if topic_id in self._debris]:
             topic.debris = False
-            self._debris.pop(topic.id, None)
+            del self._debris[topic.id]
         if not work.direct:
             return
         reached: dict[int, int] = {}
@@ -349,15 +372,17 @@ class Checkpointer:
             self._actor.direct.stored(topic, stored)
             if len(stored) < len(entries):
                 self._errno = failed[topic.id].errno or errno.EIO
-                self._fail_direct(topic)
+                self._fail_direct(work, topic)
         self._actor.end_turn()
 
-    def _fail_direct(self, topic: Topic) -> None:
+    def _fail_direct(self, work: _Round, topic: Topic) -> None:
         """Until what they may have left is cleared away, the topic takes nothing: the same seqs are given out again."""
-        if topic.live:
+        if not topic.live:
+            return
+        if topic.id in work.unclear:
             topic.debris = True
             self._debris[topic.id] = topic
-            self._actor.direct.fail(topic, storage_failed(self._errno))
+        self._actor.direct.fail(topic, storage_failed(self._errno))
 
     def _apply(self, work: _Round, results: list[JobResult], marked: list[JobResult]) -> bool:
         failed: set[int] = set()

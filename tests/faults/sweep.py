@@ -207,6 +207,8 @@ def _fail(stage: Stage, case: Case) -> list[str]:
     stage.scene.act(stage.story)
     stage.machine.settle()
     problems = [f"while it fails: {line}" for line in stage.story.problems(power_lost=False)]
+    if case.kind == "once":
+        problems += _killed_while_refused(stage, case)
     faults.fail_at = None
     stage.machine.advance(HEAL_MS)
     stage.machine.tick()
@@ -218,6 +220,15 @@ def _fail(stage: Stage, case: Case) -> list[str]:
     _, machine = stage.after_power_loss(case.seed)
     problems += [f"after power loss: {line}" for line in stage.story.on(machine).problems(power_lost=True)]
     return problems + [f"killed: {line}" for line in stage.story.on(stage.after_kill()).problems(power_lost=False)]
+
+
+def _killed_while_refused(stage: Stage, case: Case) -> list[str]:
+    """What was refused is not there, also if everything ends right after."""
+    disk = stage.disk.image(case.seed)
+    machine = stage.successor(disk, power_lost=True)
+    found = [f"power lost after it failed: {line}" for line in stage.story.on(machine).problems(power_lost=True)]
+    machine.abandon()
+    return found
 
 
 def _compare(story: Story, *, power_lost: bool) -> list[str]:
