@@ -34,6 +34,7 @@ KILLED_SCENES = (
     "slow delivery",
     "large batches",
     "checkpoint and seal",
+    "direct writes",
     "snapshot",
 )
 

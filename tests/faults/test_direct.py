@@ -83,6 +83,7 @@ def test_through_the_log_goes_what_cannot_go_past_it(
     assert FrameType.DIRECT not in place.frames_in_log()
 
 
+@pytest.mark.fault("DIR-03")
 def test_a_claim_counts_only_for_the_batch_that_is_there(place: Place) -> None:
     place.faults.only = lambda name, path: name == "pwrite" and path.suffix == ".data"
     place.faults.calls.clear()
@@ -113,6 +114,7 @@ def test_the_claim_stays_in_the_log_until_its_batch_is_stored(place: Place, monk
     assert outlet.settled_pos == outlet.placed_pos
 
 
+@pytest.mark.fault("DIR-02")
 def test_a_topic_takes_nothing_until_the_debris_is_gone(place: Place) -> None:
     place.machine.append(TOPIC, [b"before"])
     place.machine.checkpoint()
@@ -133,6 +135,7 @@ def test_a_topic_takes_nothing_until_the_debris_is_gone(place: Place) -> None:
     assert [record.data for record in place.machine.read(TOPIC)] == [b"before", b"after"]
 
 
+@pytest.mark.fault("DIR-04")
 def test_those_who_wait_hear_that_the_topic_is_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place.actor.checkpointer, "note_direct", lambda topic: None)
     tickets = [

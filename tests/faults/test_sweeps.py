@@ -24,7 +24,7 @@ def test_durability_calls_are_in_order(scene: Scene) -> None:
 @pytest.mark.fault(
     *("WAL-01", "WAL-02", "WAL-04", "WAL-05", "WAL-06", "WAL-07", "WAL-08", "WAL-10", "WAL-11", "WAL-12"),
     *("WAL-16", "WAL-17", "WAL-18", "ROT-01", "ROT-02", "ROT-03"),
-    *("CKP-01", "CKP-02", "SNP-01", "SNP-02", "DEL-01", "DEL-02"),
+    *("CKP-01", "CKP-02", "DIR-01", "SNP-01", "SNP-02", "DEL-01", "DEL-02"),
     *("EVI-01", "TOP-01", "REC-01", "REC-02", "REC-08", "DED-01", "VIS-01"),
 )
 @pytest.mark.parametrize("scene", SCENES, ids=ids)
