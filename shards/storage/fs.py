@@ -336,17 +336,6 @@ def write_beside(fs: Fs, path: Path, parts: Sequence[Buffer]) -> Path:
     return tmp
 
 
-def write_unsynced(fs: Fs, path: Path, parts: Sequence[Buffer]) -> Path:
-    """The parts under the temporary name of path; the caller syncs them before he renames."""
-    file = fs.open(tmp_path(path), write=True, create=True)
-    try:
-        file.truncate(0)
-        file.pwrite(parts, 0)
-    finally:
-        file.close()
-    return tmp_path(path)
-
-
 def replace_file(fs: Fs, path: Path, parts: Sequence[Buffer]) -> None:
     """Put the parts in the place of path, durably. After a failure: the old or the new bytes, whole."""
     # The bytes before the name: a rename may survive a crash that its unsynced bytes do not.

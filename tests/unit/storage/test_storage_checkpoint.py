@@ -11,7 +11,7 @@ from tests.support.faultfs import FaultFs
 from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import TOPICS, Topic, contents, intact, seqs
 from topicd.errors import StorageCorrupt, StorageFailed
-from topicd.shards.storage import checkpoint
+from topicd.shards.storage import steps
 from topicd.shards.storage.checkpoint import SINGLE_SEALS, SINGLE_SYNCS, AppendJob, SealJob, run_checkpoint
 from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.seal import seal_segment
@@ -43,8 +43,8 @@ def test_the_data_is_the_frames_unchanged(disk: FakeDisk, topic: Topic) -> None:
 def test_a_long_write_is_the_same_bytes_in_pieces(
     disk: FakeDisk, topic: Topic, piece: int, writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "_LONG", 100)
-    monkeypatch.setattr(checkpoint, "_PIECE", piece)
+    monkeypatch.setattr(steps, "LONG", 100)
+    monkeypatch.setattr(steps, "PIECE", piece)
     jobs = [topic.job(3), topic.job(40)]  # each in two parts
     fs = FaultFs(disk)
     for job in jobs:
