@@ -119,8 +119,7 @@ def run_checkpoint(fs: Fs, jobs: Sequence[AppendJob]) -> list[JobResult]:
     """Store every job; results in the same order. Jobs of one topic must come in order of seq."""
     works = [_Work(job) for job in jobs]
     topics = _by_topic(works)
-    _make_directories(fs, topics)
-    left, turn = _unfinished(topics, 0), 0
+    left, turn = _make_directories(fs, topics), 0
     while len(left) > SINGLE_SYNCS:
         _store_many(fs, [topic[turn] for topic in left])
         turn += 1
@@ -152,7 +151,8 @@ def _by_topic(works: Iterable[_Work[AppendJob]]) -> list[_Topic]:
 
 def _unfinished(topics: list[_Topic], turn: int) -> list[_Topic]:
     """Those with a job for this turn, and nothing that failed before it."""
-    return [topic for topic in topics if len(topic) > turn and topic[max(turn - 1, 0)].result.error is None]
+    before = max(turn - 1, 0)
+    return [topic for topic in topics if len(topic) > turn and topic[before].result.error is None]
 
 
 def _note_unreached(topics: list[_Topic]) -> None:
@@ -162,13 +162,15 @@ def _note_unreached(topics: list[_Topic]) -> None:
                 work.result.error = StorageFailed(f"{work.place}: an earlier part of this checkpoint failed")
 
 
-def _make_directories(fs: Fs, topics: list[_Topic]) -> None:
-    """A topic whose first job finds a segment, or whose earlier job has made one, has its directory, durably."""
+def _make_directories(fs: Fs, topics: list[_Topic]) -> list[_Topic]:
+    """The topics that have their directory. One whose first job finds a segment, or whose earlier job has made one, has
+    it durably."""
     new = [topic[0] for topic in topics if topic[0].job.create]
     _run(fs, new, [[MakeDir(work.place)] for work in new])
-    if len(topics) <= SINGLE_SYNCS:
-        # Else the sync of the filesystem takes the names along.
+    if len(_unfinished(topics, 0)) <= SINGLE_SYNCS:
+        # Else they are stored by a sync of the filesystem, which takes the names along.
         _for_each_root(new, fs.sync_dir)
+    return _unfinished(topics, 0)
 
 
 def _store_many(fs: Fs, works: list[_Work[AppendJob]]) -> None:

@@ -107,6 +107,22 @@ def test_many_topics_take_few_syncs(disk: FakeDisk, count: int) -> None:
         assert list(contents(disk.image(0), topic.dir).records) == [1, 2, 3]
 
 
+def test_many_topics_of_which_few_get_a_directory_have_it_durably(disk: FakeDisk) -> None:
+    topics = [Topic(topic_id=number) for number in range(1, SINGLE_SYNCS + 2)]
+    results = run_checkpoint(FaultFs(disk, fail_at=1, only=on("mkdir")), [topic.job(3) for topic in topics])
+    assert [result.stored for result in results] == [False] + [True] * SINGLE_SYNCS
+    for topic in topics[1:]:
+        assert list(contents(disk.image(0), topic.dir).records) == [1, 2, 3]
+
+
+def test_directory_is_made_and_synced_for_the_first_segment_only(disk: FakeDisk, topic: Topic) -> None:
+    topic.append(disk, 5)
+    fs = FaultFs(MonitorFs(disk))
+    results = run_checkpoint(fs, [topic.job(5, seal=True), topic.job(5, seal=True), topic.job(5)])
+    assert all(result.ok for result in results)
+    assert [name for name, path in fs.calls if path == TOPICS or name == "mkdir"] == []
+
+
 def test_one_bad_topic_does_not_stop_the_others(disk: FakeDisk) -> None:
     topics = [Topic(topic_id=number) for number in range(1, 4)]
     jobs = [topic.job(3) for topic in topics]
