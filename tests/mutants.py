@@ -154,8 +154,8 @@ MUTANTS = [
     Mutant(
         "direct: acknowledged before its index is synced",
         "shards/storage/checkpoint.py",
-        "        if job.direct and job.seal is None:\n            file.sync_data()\n",
-        "",
+        "(job.index,), job.direct and job.seal is None)\n",
+        "(job.index,), False)\n",
         pytest("tests/unit/storage/test_storage_checkpoint.py"),
     ),
     # ---- WAL: rotation, spares, recycling, start ----
@@ -214,8 +214,8 @@ MUTANTS = [
     Mutant(
         "checkpoint: data not synced",
         "shards/storage/checkpoint.py",
-        "                    work.run(work.file.sync_data)",
-        "                    pass",
+        "    return [_data(work, sync=True), *named, _index(work)]",
+        "    return [_data(work, sync=False), *named, _index(work)]",
         sweep("recycling", "crash"),
     ),
     Mutant(
@@ -227,9 +227,9 @@ MUTANTS = [
     ),
     Mutant(
         "seal: index not synced",
-        "shards/storage/seal.py",
-        "        _sync_index(fs, topic_dir, first_seq)",
-        "        pass",
+        "shards/storage/checkpoint.py",
+        "    return [index, table] if sync else [table]",
+        "    return [table]",
         sweep("checkpoint and seal", "crash"),
     ),
     Mutant(
@@ -257,7 +257,7 @@ MUTANTS = [
     Mutant(
         "delete: marks not synced",
         "shards/storage/checkpoint.py",
-        "    _write_and_sync(fs, works, _write_marks)\n",
+        "    _write_and_sync_marks(fs, works)\n",
         "    for work in works:\n        work.run(_write_marks, fs, work)\n        work.close()\n",
         pytest("tests/faults/test_recovery.py"),
     ),

@@ -4,6 +4,9 @@ not may be run again as it was, or with more bytes behind, and nothing is double
 Order: data written, data synced, names synced, index written; seals come last, all together. A later job of the
 same topic starts when the earlier one is durable, so a segment that has a successor is whole. After a failed sync
 the kernel may have dropped the bytes: only a job that writes them again makes them durable.
+
+The file work is said in steps (steps.py) and done in a few calls, whatever the number of files: the thread that runs
+this shares the interpreter's lock with an event loop, and each call of its own would have to get it back.
 """
 
 from __future__ import annotations
@@ -11,21 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from topicd._native.interface import Buffer
 from topicd.errors import StorageCorrupt, StorageFailed, TopicdError
-from topicd.limits import MIB
 from topicd.shards.storage.deletions import pack_marks, write_marks
-from topicd.shards.storage.fs import File, Fs, tmp_path, write_unsynced
+from topicd.shards.storage.fs import File, Fs, tmp_path
 from topicd.shards.storage.index import ENTRY_BYTES
 from topicd.shards.storage.names import DATA, IDX, segment_path
-from topicd.shards.storage.seal import Sealed, Seals, Written, prepare_seal, seal_segment
+from topicd.shards.storage.seal import Seals, Written, prepare_seal
 from topicd.shards.storage.segment import Damage, SegmentInfo
+from topicd.shards.storage.steps import Chain, Failure, MakeDir, Put, Rename, Step, SyncDir
 
-_LONG = 4 * MIB  # a write from this on goes to the disk piece by piece
-_PIECE = 1 * MIB
 # Above this many files one sync of the filesystem is cheaper than a sync of each.
 SINGLE_SYNCS = 16
 SINGLE_SEALS = 4
@@ -75,17 +77,18 @@ class JobResult:
 J = TypeVar("J", AppendJob, MarkJob)
 
 
-@dataclass(slots=True)
 class _Work(Generic[J]):
     """A job under way."""
 
-    job: J
-    result: JobResult = field(default_factory=JobResult)
-    file: File | None = None
+    __slots__ = ("file", "job", "place", "result", "segment")
 
-    @property
-    def root(self) -> Path:
-        return self.job.topic_dir.parent
+    def __init__(self, job: J) -> None:
+        self.job: J = job
+        # Text: making a Path takes longer than opening a file.
+        self.place = str(job.topic_dir)
+        self.segment = segment_path(self.place, job.first_seq, "")  # and which of its files
+        self.result = JobResult()
+        self.file: File | None = None
 
     def run(self, step: Callable[..., None], *args: Any) -> None:
         """One step; a failure ends this job and no other."""
@@ -96,24 +99,35 @@ class _Work(Generic[J]):
         except (OSError, TopicdError) as error:
             self.result.error = error
 
+    def fail(self, step: Step, failure: Failure) -> None:
+        error: OSError | TopicdError | None = failure.error
+        if error is None and isinstance(step, Put):
+            message = f"{step.path}: has {failure.size} bytes where {step.offset} were stored"
+            seq = self.job.first_seq
+            error = StorageCorrupt(message, segment=step.path, first_seq=seq, last_seq=seq)
+        self.result.error = error
+
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
             self.file = None
 
 
+_Topic: TypeAlias = "list[_Work[AppendJob]]"  # in order of seq
+
+
 def run_checkpoint(fs: Fs, jobs: Sequence[AppendJob]) -> list[JobResult]:
     """Store every job; results in the same order. Jobs of one topic must come in order of seq."""
     works = [_Work(job) for job in jobs]
-    failed: set[Path] = set()
-    for wave in _waves(works):
-        for work in wave:
-            if work.job.topic_dir in failed:
-                message = f"{work.job.topic_dir}: an earlier part of this checkpoint failed"
-                work.result.error = StorageFailed(message)
-        _run_wave(fs, [work for work in wave if work.result.ok])
-        failed.update(work.job.topic_dir for work in wave if not work.result.stored)
-    _seal_all(fs, [work for work in works if work.result.ok and work.job.seal is not None])
+    topics = _by_topic(works)
+    left, turn = _make_directories(fs, topics), 0
+    while len(left) > SINGLE_SYNCS:
+        _store_many(fs, [topic[turn] for topic in left])
+        turn += 1
+        left = _unfinished(left, turn)
+    _store_few(fs, [topic[turn:] for topic in left])
+    _note_unreached(topics)
+    _seal_all(fs, [work for work in works if work.job.seal is not None and work.result.ok])
     for work in works:
         if work.job.direct and not work.result.ok:
             work.result.stored = False  # a seal that failed may have left its index unsynced
@@ -123,40 +137,119 @@ def run_checkpoint(fs: Fs, jobs: Sequence[AppendJob]) -> list[JobResult]:
 def run_marks(fs: Fs, jobs: Sequence[MarkJob]) -> list[JobResult]:
     """Append deletion marks to many segments with few syncs; results in the same order."""
     works = [_Work(job) for job in jobs]
-    _write_and_sync(fs, works, _write_marks)
+    _write_and_sync_marks(fs, works)
     for work in works:
         work.result.stored = work.result.ok
     return [work.result for work in works]
 
 
-def _waves(works: Iterable[_Work[AppendJob]]) -> list[list[_Work[AppendJob]]]:
-    """The first job of each topic, then the second of each that has one, and so on."""
-    waves: list[list[_Work[AppendJob]]] = []
-    seen: dict[Path, int] = {}
+# ---- segments ----
+
+
+def _by_topic(works: Iterable[_Work[AppendJob]]) -> list[_Topic]:
+    topics: dict[str, _Topic] = {}
     for work in works:
-        turn = seen.get(work.job.topic_dir, 0)
-        seen[work.job.topic_dir] = turn + 1
-        if turn == len(waves):
-            waves.append([])
-        waves[turn].append(work)
-    return waves
+        topics.setdefault(work.place, []).append(work)
+    return list(topics.values())
 
 
-def _run_wave(fs: Fs, works: list[_Work[AppendJob]]) -> None:
-    _write_and_sync(fs, works, _write_data)
-    if len(works) <= SINGLE_SYNCS:
-        # Else the sync of the filesystem took the names along.
-        _sync_names(fs, works)
+def _unfinished(topics: list[_Topic], turn: int) -> list[_Topic]:
+    """Those with a job for this turn, and nothing that failed before it."""
+    before = max(turn - 1, 0)
+    return [topic for topic in topics if len(topic) > turn and topic[before].result.error is None]
+
+
+def _note_unreached(topics: list[_Topic]) -> None:
+    for topic in topics:
+        for before, work in pairwise(topic):
+            if not before.result.stored:
+                work.result.error = StorageFailed(f"{work.place}: an earlier part of this checkpoint failed")
+
+
+def _make_directories(fs: Fs, topics: list[_Topic]) -> list[_Topic]:
+    """The topics that have their directory. One whose first job finds a segment, or whose earlier job has made one, has
+    it durably."""
+    new = [topic[0] for topic in topics if topic[0].job.create]
+    _run(fs, new, [[MakeDir(work.place)] for work in new])
+    if len(_unfinished(topics, 0)) <= SINGLE_SYNCS:
+        # Else they are stored by a sync of the filesystem, which takes the names along.
+        _for_each_root(new, fs.sync_dir)
+    return _unfinished(topics, 0)
+
+
+def _store_many(fs: Fs, works: list[_Work[AppendJob]]) -> None:
+    """A segment of each of many topics: one sync of the filesystem instead of one of each file, and of each name."""
+    _run(fs, works, [[_data(work, sync=False)] for work in works])
+    _for_each_root(works, fs.sync_filesystem)
+    synced = [work for work in works if work.result.error is None]
+    _run(fs, synced, [[_index(work)] for work in synced])
+    for work in synced:
+        work.result.stored = work.result.error is None
+
+
+def _store_few(fs: Fs, topics: list[_Topic]) -> None:
+    """Each topic is one chain: whatever fails, nothing behind it is begun."""
+    chains = [[(work, step) for work in topic for step in _segment(work)] for topic in topics]
+    failures = fs.run([[step for _, step in chain] for chain in chains])
+    for number, topic in enumerate(topics):
+        failed = None
+        if number in failures:
+            failed, step = chains[number][failures[number].step]
+            failed.fail(step, failures[number])
+        for work in topic:
+            if work is failed:
+                break
+            work.result.stored = True
+
+
+def _segment(work: _Work[AppendJob]) -> list[Step]:
+    # The index speaks of frames: they and their name are durable before it is written.
+    named: list[Step] = [SyncDir(work.place)] if work.job.create else []
+    return [_data(work, sync=True), *named, _index(work)]
+
+
+def _data(work: _Work[AppendJob], *, sync: bool) -> Put:
+    job = work.job
+    return Put(work.segment + DATA, job.create, job.data_offset, job.data, sync)
+
+
+def _index(work: _Work[AppendJob]) -> Put:
+    job = work.job
+    # A seal syncs it anyway.
+    return Put(work.segment + IDX, True, job.index_offset, (job.index,), job.direct and job.seal is None)
+
+
+# ---- one call for many ----
+
+
+def _run(fs: Fs, works: Sequence[_Work[J]], chains: Sequence[Chain]) -> None:
+    """A chain of each work."""
+    for number, failure in fs.run(chains).items():
+        works[number].fail(chains[number][failure.step], failure)
+
+
+def _for_each_root(works: Sequence[_Work[J]], step: Callable[[Path], None]) -> None:
+    """One step for all works below the same directory: its failure is everybody's."""
+    below: dict[str, list[_Work[J]]] = {}
     for work in works:
-        work.run(_write_index, fs, work.job)
-        work.result.stored = work.result.ok
+        if work.result.error is None:
+            below.setdefault(work.place.rpartition("/")[0], []).append(work)
+    for root, mine in below.items():
+        try:
+            step(Path(root))
+        except OSError as error:
+            for work in mine:
+                work.result.error = error
 
 
-def _write_and_sync(fs: Fs, works: list[_Work[J]], write: Callable[[Fs, _Work[J]], None]) -> None:
+# ---- marks ----
+
+
+def _write_and_sync_marks(fs: Fs, works: list[_Work[MarkJob]]) -> None:
     single = len(works) <= SINGLE_SYNCS
     try:
         for work in works:
-            work.run(write, fs, work)
+            work.run(_write_marks, fs, work)
             if not single:
                 work.close()
         if single:
@@ -170,127 +263,59 @@ def _write_and_sync(fs: Fs, works: list[_Work[J]], write: Callable[[Fs, _Work[J]
             work.close()
 
 
-def _sync_names(fs: Fs, works: list[_Work[AppendJob]]) -> None:
-    created = [work for work in works if work.job.create and work.result.ok]
-    _for_each_root(created, fs.sync_dir)
-    for work in created:
-        work.run(fs.sync_dir, work.job.topic_dir)
-
-
-def _for_each_root(works: list[_Work[J]], step: Callable[[Path], None]) -> None:
-    """One step for all works below the same directory."""
-    below: dict[Path, list[_Work[J]]] = {}
-    for work in works:
-        below.setdefault(work.root, []).append(work)
-    for root, mine in below.items():
-        _for_all(mine, step, root)
-
-
-def _for_all(works: list[_Work[J]], step: Callable[[Path], None], path: Path) -> None:
-    """One step for them all: its failure is everybody's."""
-    if not works:
-        return
-    try:
-        step(path)
-    except OSError as error:
-        for work in works:
-            work.result.error = work.result.error or error
-
-
-def _write_data(fs: Fs, work: _Work[AppendJob]) -> None:
-    job = work.job
-    if job.create:
-        fs.mkdir(job.topic_dir)
-    work.file = fs.open(segment_path(job.topic_dir, job.first_seq, DATA), write=True, create=job.create)
-    _put(work.file, job, DATA, job.data, job.data_offset)
-
-
-def _write_index(fs: Fs, job: AppendJob) -> None:
-    file = fs.open(segment_path(job.topic_dir, job.first_seq, IDX), write=True, create=True)
-    try:
-        _put(file, job, IDX, [job.index], job.index_offset)
-        if job.direct and job.seal is None:
-            file.sync_data()
-    finally:
-        file.close()
-
-
-def _put(file: File, job: AppendJob, part: str, content: Sequence[Buffer], offset: int) -> None:
-    size = file.size()
-    if size < offset:
-        path = segment_path(job.topic_dir, job.first_seq, part)
-        message = f"{path}: has {size} bytes where {offset} were stored"
-        raise StorageCorrupt(message, segment=path, first_seq=job.first_seq, last_seq=job.first_seq)
-    length = sum(len(piece) for piece in content)
-    if size > offset + length:
-        # Left by an attempt that failed; a seal would count it.
-        file.truncate(offset + length)
-    if length >= _LONG:
-        _write_long(file, content, offset)
-    elif length:
-        file.pwrite(content, offset)
-
-
-def _write_long(file: File, content: Sequence[Buffer], offset: int) -> None:
-    """The disk begins with the first piece while the last is not copied yet: the sync behind it waits less."""
-    piece: list[Buffer] = []
-    length = 0
-    for number, part in enumerate(content, 1):
-        piece.append(part)
-        length += len(part)
-        if length >= _PIECE or number == len(content):
-            file.pwrite(piece, offset)
-            file.begin_sync(offset, length)
-            offset, piece, length = offset + length, [], 0
-
-
 def _write_marks(fs: Fs, work: _Work[MarkJob]) -> None:
     job = work.job
     packed = pack_marks(job.first_seq, job.ranges)
     work.file = write_marks(fs, job.topic_dir, job.first_seq, packed, again=job.again)
 
 
+# ---- seals ----
+
+
 def _seal_all(fs: Fs, works: list[_Work[AppendJob]]) -> None:
     """A seal is three syncs. Many of them, as a flood of one topic makes them, have one of the filesystem instead, and
     one of each directory."""
-    if len(works) <= SINGLE_SEALS:
-        for work in works:
-            work.run(_seal, fs, work)
-        return
-    made: dict[int, Seals] = {}
-    for number, work in enumerate(works):
-        work.run(_prepare, fs, work, made, number)
-    _for_each_root([work for work in works if work.result.ok], fs.sync_filesystem)
-    for number, work in enumerate(works):
-        if number in made:
-            work.run(fs.rename, tmp_path(made[number].path), made[number].path)
-    for topic_dir in dict.fromkeys(work.job.topic_dir for work in works):
-        mine = [work for work in works if work.job.topic_dir == topic_dir and work.result.ok]
-        _for_all(mine, fs.sync_dir, topic_dir)
-    for number, work in enumerate(works):
+    single = len(works) <= SINGLE_SEALS
+    made: dict[_Work[AppendJob], Seals] = {}
+    for work in works:
+        work.run(_prepare, fs, work, made)
+    _run(fs, list(made), [_tag_table(work, seals, single) for work, seals in made.items()])
+    if not single:
+        _for_each_root(list(made), fs.sync_filesystem)
+    # Everything the seals speak of is durable, and so are their bytes; now their names.
+    whole = [work for work in made if work.result.ok]
+    _run(fs, whole, [[Rename(str(tmp_path(made[work].path)), str(made[work].path))] for work in whole])
+    _sync_names(fs, [work for work in whole if work.result.ok])
+    for work, seals in made.items():
         if work.result.ok:
-            _note_sealed(work, made[number].sealed)
-        elif number in made:
+            work.result.sealed, work.result.damage = seals.sealed.info, seals.sealed.damage
+        else:
             with suppress(OSError):
-                fs.unlink(tmp_path(made[number].path), missing_ok=True)
+                fs.unlink(tmp_path(seals.path), missing_ok=True)
 
 
-def _seal(fs: Fs, work: _Work[AppendJob]) -> None:
-    _note_sealed(work, seal_segment(fs, work.job.topic_dir, work.job.first_seq, **_seal_facts(work.job)))
-
-
-def _prepare(fs: Fs, work: _Work[AppendJob], made: dict[int, Seals], number: int) -> None:
+def _prepare(fs: Fs, work: _Work[AppendJob], made: dict[_Work[AppendJob], Seals]) -> None:
     job = work.job
-    made[number] = prepare_seal(fs, job.topic_dir, job.first_seq, **_seal_facts(job), synced=False)
-    write_unsynced(fs, made[number].path, made[number].parts)
-
-
-def _seal_facts(job: AppendJob) -> dict[str, Any]:
     last_seq = job.first_seq + (job.index_offset + len(job.index)) // ENTRY_BYTES - 1
     # What an attempt that failed may have left behind was cut off when this one wrote.
     whole = Written(job.data, job.index) if job.data and not job.data_offset else None
-    return {"created_ms": job.seal.created_ms if job.seal else None, "last_seq": last_seq, "written": whole}
+    created_ms = job.seal.created_ms if job.seal else None
+    made[work] = prepare_seal(
+        fs, job.topic_dir, job.first_seq, created_ms=created_ms, last_seq=last_seq, written=whole, synced=False
+    )
 
 
-def _note_sealed(work: _Work[AppendJob], sealed: Sealed) -> None:
-    work.result.sealed, work.result.damage = sealed.info, sealed.damage
+def _tag_table(work: _Work[AppendJob], seals: Seals, sync: bool) -> list[Step]:
+    """Under its temporary name; before it the index, as long as the seal says."""
+    end = seals.sealed.info.count * ENTRY_BYTES
+    index = Put(work.segment + IDX, False, end, (), True)
+    table = Put(str(tmp_path(seals.path)), True, 0, seals.parts, sync)
+    return [index, table] if sync else [table]
+
+
+def _sync_names(fs: Fs, works: list[_Work[AppendJob]]) -> None:
+    topics = _by_topic(works)
+    steps = [SyncDir(topic[0].place) for topic in topics]
+    for number, failure in fs.run([[step] for step in steps]).items():
+        for work in topics[number]:
+            work.fail(steps[number], failure)

@@ -17,8 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from topicd import _native
 from topicd._native.interface import Buffer
 from topicd.errors import FormatError
+from topicd.shards.storage import steps
+from topicd.shards.storage.steps import Chain, Failure, Rename
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _SYNC_FILE_RANGE_WRITE = 2
@@ -100,6 +103,10 @@ class Fs(Protocol):
         ...
 
     def free_bytes(self, path: Path) -> int: ...
+
+    def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
+        """Do the steps of every chain, one chain after the other; which chains failed, by number, and where."""
+        ...
 
 
 class RealFile:
@@ -257,6 +264,20 @@ class RealFs:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
 
+    def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
+        if _native.run_chains is None:
+            return steps.run_steps(self, chains)
+        found = _native.run_chains(chains, _FILE_MODE, _DIR_MODE, steps.LONG, steps.PIECE)
+        return {number: _failure(chains[number], *what) for number, what in found.items()}
+
+
+def _failure(chain: Chain, number: int, code: int, size: int) -> Failure:
+    if not code:
+        return Failure(number, None, size)
+    step = chain[number]
+    target = step.target if isinstance(step, Rename) else None
+    return Failure(number, OSError(code, os.strerror(code), step[0], None, target))
+
 
 @cache
 def _libc() -> Any:
@@ -313,17 +334,6 @@ def write_beside(fs: Fs, path: Path, parts: Sequence[Buffer]) -> Path:
             fs.unlink(tmp, missing_ok=True)
         raise
     return tmp
-
-
-def write_unsynced(fs: Fs, path: Path, parts: Sequence[Buffer]) -> Path:
-    """The parts under the temporary name of path; the caller syncs them before he renames."""
-    file = fs.open(tmp_path(path), write=True, create=True)
-    try:
-        file.truncate(0)
-        file.pwrite(parts, 0)
-    finally:
-        file.close()
-    return tmp_path(path)
 
 
 def replace_file(fs: Fs, path: Path, parts: Sequence[Buffer]) -> None:

@@ -18,7 +18,7 @@ def segment_file(topic_dir: Path, first_seq: int, part: str) -> Path:
     return topic_dir / paths.segment_name(first_seq, part)
 
 
-def segment_path(topic_dir: Path, first_seq: int, part: str) -> str:
+def segment_path(topic_dir: Path | str, first_seq: int, part: str) -> str:
     """The same to be opened at once: making a Path takes longer than opening the file."""
     return f"{topic_dir}/{paths.segment_name(first_seq, part)}"
 

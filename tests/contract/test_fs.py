@@ -13,7 +13,9 @@ from tests.support.faultfs import FaultFs
 from tests.support.monitorfs import MonitorFs
 from topicd._native.interface import Buffer
 from topicd.errors import FormatError
+from topicd.shards.storage import steps
 from topicd.shards.storage.fs import Fs, RealFs, read_all, replace_file, tmp_path, write_beside
+from topicd.shards.storage.steps import MakeDir, Put, Rename, SyncDir
 
 MAKERS: dict[str, Callable[[Path], Fs]] = {
     "real": lambda directory: RealFs(),
@@ -240,3 +242,61 @@ def test_replace_file_puts_all_or_keeps_the_old(fs: Fs, path: Path) -> None:
     write_beside(fs, path, [b"unfinished"])
     assert get(fs, path) == b"x"
     assert get(fs, tmp_path(path)) == b"unfinished"
+
+
+def test_run_does_a_chain_in_order(fs: Fs, path: Path) -> None:
+    failures = fs.run(
+        [
+            [MakeDir(f"{path}/a/b"), Put(f"{path}/a/b/f", True, 0, [b"one", b"", memoryview(b"two")], True)],
+            [SyncDir(f"{path}/a/b"), Rename(f"{path}/a/b/f", f"{path}/a/g"), SyncDir(f"{path}/a")],
+            [],
+        ]
+    )
+    assert failures == {}
+    assert get(fs, path / "a" / "g") == b"onetwo"
+    assert fs.listdir(path / "a" / "b") == []
+
+
+def test_run_ends_a_chain_at_its_failure_and_goes_on_with_the_next(fs: Fs, path: Path) -> None:
+    missing = f"{path.parent}/missing/f"
+    failures = fs.run(
+        [
+            [Put(f"{path}1", True, 0, [b"1"], True), Put(missing, True, 0, [b"2"], False), MakeDir(f"{path}2")],
+            [Put(f"{path}3", False, 0, [b"3"], False)],
+            [Rename(f"{path}1", f"{path}4")],
+        ]
+    )
+    assert {number: failure.step for number, failure in failures.items()} == {0: 1, 1: 0}
+    errors = [failure.error for failure in failures.values()]
+    assert [(error.errno, error.filename) for error in errors if error] == [
+        (errno.ENOENT, missing),
+        (errno.ENOENT, f"{path}3"),
+    ]
+    assert fs.listdir(path.parent) == [f"{path.name}4"]
+
+
+def test_put_makes_the_parts_the_end_of_the_file(fs: Fs, path: Path) -> None:
+    put(fs, path, b"0123456789")
+    assert fs.run([[Put(str(path), False, 8, [b"abcd"], True)]]) == {}
+    assert get(fs, path) == b"01234567abcd"
+    assert fs.run([[Put(str(path), False, 2, [b"x"], False)]]) == {}
+    assert get(fs, path) == b"01x"
+    assert fs.run([[Put(str(path), False, 1, [], True)]]) == {}
+    assert get(fs, path) == b"0"
+
+
+def test_put_leaves_no_hole(fs: Fs, path: Path) -> None:
+    put(fs, path, b"123")
+    failures = fs.run([[Put(str(path), False, 4, [b"x"], False), MakeDir(f"{path}.dir")]])
+    assert [(number, *failure) for number, failure in failures.items()] == [(0, 0, None, 3)]
+    assert get(fs, path) == b"123"
+    assert not fs.exists(path.with_name("file.dir"))
+
+
+@pytest.mark.parametrize("piece", [1, 1000, 1 << 20])
+def test_put_of_many_and_long_parts(fs: Fs, path: Path, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "LONG", 5000)
+    monkeypatch.setattr(steps, "PIECE", piece)
+    parts = [b"%d," % number for number in range(2500)]  # more than one writev takes
+    assert fs.run([[Put(str(path), True, 0, parts, True)]]) == {}
+    assert get(fs, path) == b"".join(parts)

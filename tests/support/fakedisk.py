@@ -27,6 +27,7 @@ from typing import TypeVar
 
 from tests.support.powerloss import SECTOR, STYLES, Dir, Inode, PowerLoss, Rename, Truncate, Write, apply, link
 from topicd._native.interface import Buffer
+from topicd.shards.storage.steps import Chain, Failure, run_steps
 
 T = TypeVar("T")
 __all__ = ["SECTOR", "STYLES", "FakeDisk", "FakeFile"]
@@ -161,6 +162,9 @@ class FakeDisk:
     def free_bytes(self, path: Path) -> int:
         with self._lock:
             return 1 << 40 if self.capacity is None else max(self.capacity - self._used(), 0)
+
+    def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
+        return run_steps(self, chains)
 
     # ---- what a disk does and an operator may look at ----
 

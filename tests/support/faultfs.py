@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from topicd._native.interface import Buffer
 from topicd.shards.storage.fs import File, Fs
+from topicd.shards.storage.steps import Chain, Failure, run_steps
 
 T = TypeVar("T")
 
@@ -98,6 +99,9 @@ class FaultFs:
 
     def free_bytes(self, path: Path) -> int:
         return self.inner.free_bytes(path)
+
+    def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
+        return run_steps(self, chains)
 
     def mutate(self, name: str, path: Path, step: Callable[[], T], failing: Callable[[], None] | None = None) -> T:
         """Count, then fail or do the step, then perhaps die. failing: what the failure leaves behind."""

@@ -19,6 +19,7 @@ from topicd import paths
 from topicd._native.interface import Buffer
 from topicd.shards.storage.fs import TMP_SUFFIX, File, Fs
 from topicd.shards.storage.index import ENTRY_BYTES, entry_at, entry_count
+from topicd.shards.storage.steps import Chain, Failure, run_steps
 
 
 class OrderViolation(AssertionError):
@@ -122,6 +123,9 @@ class MonitorFs:
 
     def free_bytes(self, path: Path) -> int:
         return self.inner.free_bytes(path)
+
+    def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
+        return run_steps(self, chains)
 
     # ---- rules ----
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from topicd._native.interface import Core
+from topicd._native.interface import Core, RunChains
 
 
 def _choose() -> tuple[Core, str]:
@@ -28,5 +28,7 @@ def _choose() -> tuple[Core, str]:
 
 core, why_pure = _choose()
 is_native: bool = not why_pure
+# Steps on files with the interpreter's lock given away for all of them: only C can do that.
+run_chains: RunChains | None = getattr(core, "run_chains", None)
 
-__all__ = ["Core", "core", "is_native", "why_pure"]
+__all__ = ["Core", "core", "is_native", "run_chains", "why_pure"]

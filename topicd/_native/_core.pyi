@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from topicd._native.interface import Buffer, Columns, Decoded, Scan, Selection, TakenRun, Values
+from topicd._native.interface import Buffer, Chain, Columns, Decoded, Scan, Selection, TakenRun, Values
 
 name: str
 
@@ -77,3 +77,6 @@ def select_frames(
 def decode_frames(buf: Buffer, start: int, end: int, /) -> list[Decoded]: ...
 def payloads(buf: Buffer, start: int, end: int, /) -> list[bytes]: ...
 def columns(buf: Buffer, start: int, end: int, /) -> Columns: ...
+def run_chains(
+    chains: Sequence[Chain], file_mode: int, dir_mode: int, long_bytes: int, piece_bytes: int, /
+) -> dict[int, tuple[int, int, int]]: ...

@@ -198,7 +198,7 @@ static PyMethodDef methods[] = {
     METHOD(load), METHOD(store), METHOD(store_fence), METHOD(fence_load), METHOD(ring_write),
     METHOD(xxh3_64), METHOD(encode_batch), METHOD(encode_columns), METHOD(stamp_frames), METHOD(scan_frames), METHOD(frame_offsets),
     METHOD(index_entries), METHOD(frame_tags), METHOD(select_frames), METHOD(decode_frames), METHOD(payloads),
-    METHOD(columns), METHOD(take_run), METHOD(run_answers), {NULL, NULL, 0, NULL},
+    METHOD(columns), METHOD(take_run), METHOD(run_answers), METHOD(run_chains), {NULL, NULL, 0, NULL},
 };
 
 /* Results are filled in without calling the class, so its shape is checked once here. */
@@ -242,7 +242,11 @@ static int core_exec(PyObject *module)
     bool good = interface && borrow_type(interface, "Run", 10, &state->run) &&
                 borrow_type(interface, "Scan", 3, &state->scan) &&
                 borrow_type(interface, "Selection", 5, &state->selection) &&
-                borrow_type(interface, "Columns", 14, &state->columns);
+                borrow_type(interface, "Columns", 14, &state->columns) &&
+                borrow_type(interface, "MakeDir", 1, &state->make_dir) &&
+                borrow_type(interface, "Put", 5, &state->put) &&
+                borrow_type(interface, "SyncDir", 1, &state->sync_dir) &&
+                borrow_type(interface, "Rename", 2, &state->rename);
     Py_XDECREF(interface);
     return good ? add_limits(module) : -1;
 }
@@ -254,6 +258,10 @@ static int core_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->scan);
     Py_VISIT(state->selection);
     Py_VISIT(state->columns);
+    Py_VISIT(state->make_dir);
+    Py_VISIT(state->put);
+    Py_VISIT(state->sync_dir);
+    Py_VISIT(state->rename);
     return 0;
 }
 
@@ -264,6 +272,10 @@ static int core_clear(PyObject *module)
     Py_CLEAR(state->scan);
     Py_CLEAR(state->selection);
     Py_CLEAR(state->columns);
+    Py_CLEAR(state->make_dir);
+    Py_CLEAR(state->put);
+    Py_CLEAR(state->sync_dir);
+    Py_CLEAR(state->rename);
     return 0;
 }
 

@@ -63,6 +63,7 @@ enum { FLAG_TAG = 1, FLAG_NODE = 2, FLAG_DURABLE = 4, FLAG_MORE = 8, FLAG_META =
 
 typedef struct {
     PyTypeObject *run, *scan, *selection, *columns; /* the NamedTuples of interface.py */
+    PyTypeObject *make_dir, *put, *sync_dir, *rename;
 } core_state;
 
 static inline uint16_t get16(const uint8_t *p) { uint16_t v; memcpy(&v, p, sizeof v); return v; }
@@ -190,5 +191,6 @@ CORE_FUNCTION(core_payloads);
 CORE_FUNCTION(core_columns);        /* columns.c */
 CORE_FUNCTION(core_take_run);       /* runs.c */
 CORE_FUNCTION(core_run_answers);
+CORE_FUNCTION(core_run_chains);     /* files.c */
 
 #endif

@@ -7,7 +7,7 @@ nothing is written before everything was validated. Integers in packed results a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -73,6 +73,41 @@ Decoded = tuple[int, int, bytes | None, bytes | None, bytes | None, bytes]
 # (bytes used up, append frames, packed u32 offset of each, the same with a producer frame before each, packed u32
 # request id of each)
 TakenRun = tuple[int, bytearray, bytes, bytes, bytes]
+
+
+class MakeDir(NamedTuple):
+    """The directory and its missing parents; one that exists is fine."""
+
+    path: str
+
+
+class Put(NamedTuple):
+    """The parts back to back from offset, as the end of the file. A file that is shorter than offset is refused."""
+
+    path: str
+    create: bool  # a missing file
+    offset: int
+    parts: Sequence[Buffer]
+    sync: bool  # its bytes, before the next step
+
+
+class SyncDir(NamedTuple):
+    """Make creates and renames inside path durable."""
+
+    path: str
+
+
+class Rename(NamedTuple):
+    source: str
+    target: str
+
+
+Step: TypeAlias = "MakeDir | Put | SyncDir | Rename"
+Chain: TypeAlias = Sequence[Step]  # done in order, up to the first that fails
+
+# run_chains(chains, mode of files, mode of directories, bytes from which a Put is written in pieces, bytes of a piece):
+# for each chain that failed, by its number: the step, errno (0: the file is too short), size of that file
+RunChains: TypeAlias = "Callable[[Sequence[Chain], int, int, int, int], dict[int, tuple[int, int, int]]]"
 
 
 class Core(Protocol):

@@ -11,7 +11,7 @@ from tests.support.faultfs import FaultFs
 from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import TOPICS, Topic, contents, intact, seqs
 from topicd.errors import StorageCorrupt, StorageFailed
-from topicd.shards.storage import checkpoint
+from topicd.shards.storage import steps
 from topicd.shards.storage.checkpoint import SINGLE_SEALS, SINGLE_SYNCS, AppendJob, SealJob, run_checkpoint
 from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.seal import seal_segment
@@ -43,8 +43,8 @@ def test_the_data_is_the_frames_unchanged(disk: FakeDisk, topic: Topic) -> None:
 def test_a_long_write_is_the_same_bytes_in_pieces(
     disk: FakeDisk, topic: Topic, piece: int, writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "_LONG", 100)
-    monkeypatch.setattr(checkpoint, "_PIECE", piece)
+    monkeypatch.setattr(steps, "LONG", 100)
+    monkeypatch.setattr(steps, "PIECE", piece)
     jobs = [topic.job(3), topic.job(40)]  # each in two parts
     fs = FaultFs(disk)
     for job in jobs:
@@ -93,6 +93,14 @@ def test_segment_written_whole_has_the_seal_that_reading_it_gives(disk: FakeDisk
         assert disk.files()[tags] == made[tags]
 
 
+def test_seal_makes_the_index_durable_before_it_speaks_of_it(disk: FakeDisk, topic: Topic) -> None:
+    fs = MonitorFs(disk)
+    topic.append(fs, 5)
+    assert disk.unsynced()
+    seal_segment(fs, topic.dir, 1)
+    assert disk.unsynced() == []
+
+
 def test_segment_that_was_there_before_is_read_when_it_is_sealed(disk: FakeDisk, topic: Topic) -> None:
     topic.append(disk, 5)
     disk.open(topic.file("data"), write=True).pwrite([b"?"], 60)
@@ -120,6 +128,36 @@ def test_many_topics_take_few_syncs(disk: FakeDisk, count: int) -> None:
     assert len(single) == (count if count <= SINGLE_SYNCS else 0)
     for topic in topics:
         assert list(contents(disk.image(0), topic.dir).records) == [1, 2, 3]
+
+
+def test_second_segments_of_many_topics_begin_when_the_first_are_durable(disk: FakeDisk) -> None:
+    topics = [Topic(topic_id=number) for number in range(1, SINGLE_SYNCS + 2)]
+    jobs = [(topic.job(3, seal=True), topic.job(3)) for topic in topics]
+    fs = FaultFs(MonitorFs(disk))
+    assert all(result.ok for result in run_checkpoint(fs, [job for pair in jobs for job in pair]))
+    second = {topic.file("data") for topic in topics}
+    begun = [number for number, (name, path) in enumerate(fs.calls) if name == "create" and path in second]
+    synced = [number for number, (name, _) in enumerate(fs.calls) if name == "sync_filesystem"]
+    assert len(begun) == len(topics)
+    assert synced[0] < begun[0] <= begun[-1] < synced[1]
+    for topic in topics:
+        assert list(contents(disk.image(0), topic.dir).records) == seqs(1, 6)
+
+
+def test_many_topics_of_which_few_get_a_directory_have_it_durably(disk: FakeDisk) -> None:
+    topics = [Topic(topic_id=number) for number in range(1, SINGLE_SYNCS + 2)]
+    results = run_checkpoint(FaultFs(disk, fail_at=1, only=on("mkdir")), [topic.job(3) for topic in topics])
+    assert [result.stored for result in results] == [False] + [True] * SINGLE_SYNCS
+    for topic in topics[1:]:
+        assert list(contents(disk.image(0), topic.dir).records) == [1, 2, 3]
+
+
+def test_directory_is_made_and_synced_for_the_first_segment_only(disk: FakeDisk, topic: Topic) -> None:
+    topic.append(disk, 5)
+    fs = FaultFs(MonitorFs(disk))
+    results = run_checkpoint(fs, [topic.job(5, seal=True), topic.job(5, seal=True), topic.job(5)])
+    assert all(result.ok for result in results)
+    assert [name for name, path in fs.calls if path == TOPICS or name == "mkdir"] == []
 
 
 def test_one_bad_topic_does_not_stop_the_others(disk: FakeDisk) -> None:
