@@ -94,6 +94,28 @@ MUTANTS = [
         "",
         pytest("tests/faults/test_recovery.py"),
     ),
+    # ---- many segments of one topic ----
+    Mutant(
+        "flood: names before bytes",
+        "shards/storage/checkpoint.py",
+        "    _for_each_root(new, fs.sync_filesystem)\n",
+        "",
+        sweep("flood", "crash"),
+    ),
+    Mutant(
+        "flood: a name before that of its predecessor",
+        "shards/storage/checkpoint.py",
+        "work.segment + DATA), SyncDir(work.place), _index(work)]\n",
+        "work.segment + DATA), _index(work)]\n",
+        sweep("flood", "crash"),
+    ),
+    Mutant(
+        "flood: goes on behind one that failed",
+        "shards/storage/checkpoint.py",
+        "    synced = list(takewhile(lambda work: work.result.ok, new))\n",
+        "    synced = [work for work in new if work.result.ok]\n",
+        sweep("flood", "once"),
+    ),
     # ---- direct writes ----
     Mutant(
         "direct: what comes later overtakes it in the log",

@@ -101,6 +101,7 @@ def write_topic(peer: Topicd, load: Load) -> Figures:
             return _written(lambda: writer.mode("append").save(), load, lambda: client.state(topic).count)
         finally:
             client.delete_topic(topic)
+            peer.until_cleared()
 
 
 def write_parquet(peer: Parquet, load: Load) -> Figures:

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from topicd.bench.load import Load
 
 DURABLE = "fsync"
 RELAXED = "disk"
+CLEARED_S = 60.0
 
 
 class TopicdSession:
@@ -131,6 +133,14 @@ class Topicd(Peer):
         with self.client() as client:
             for name in names:
                 client.delete_topic(name)
+
+    def until_cleared(self) -> None:
+        """Until the files of deleted topics are gone: whoever is measured next does not pay for it."""
+        deadline = time.monotonic() + CLEARED_S
+        while any(path.name.endswith(".deleted") for path in (self.root / "topics").iterdir()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"files of deleted topics are still there after {CLEARED_S:g} s")
+            time.sleep(0.01)
 
     def facts(self) -> dict[str, str]:
         shards = len(self.pids()) - 1

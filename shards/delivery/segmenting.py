@@ -46,7 +46,7 @@ class Draft:
     count: int = 0
     bytes: int = 0
     seal: bool = False
-    direct: bool = False  # holds records that are in no log: what its index names is acknowledged
+    direct: bool = False  # holds records that are in no log: what its index names was acknowledged
 
     @property
     def last_seq(self) -> int:
@@ -104,7 +104,8 @@ def plan(topic: Topic, settings: Settings, now_ms: int, direct: Sequence[Blob] =
                 current = Draft(first, 0, 0, now_ms, create=True)
                 drafts.append(current)
             first = _fill(current, blob, first, max_records, max_bytes)
-            current.direct = current.direct or whole
+            # Who commits a stage counts its records, and needs no index to tell whether any are missing.
+            current.direct = current.direct or (whole and not is_internal(topic.name))
     age = settings.segment_max_age_ms
     if current is not None and age and now_ms - current.created_ms >= age:
         current.seal = True

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from topicd._native.interface import Buffer
 from topicd.errors import StorageCorrupt, StorageFailed, TopicdError
 from topicd.shards.storage.deletions import pack_marks, write_marks
-from topicd.shards.storage.fs import File, Fs, tmp_path
+from topicd.shards.storage.fs import TMP_SUFFIX, File, Fs, tmp_path
 from topicd.shards.storage.index import ENTRY_BYTES
 from topicd.shards.storage.names import DATA, IDX, segment_path
 from topicd.shards.storage.seal import Seals, Written, prepare_seal
@@ -31,6 +31,7 @@ from topicd.shards.storage.steps import Chain, Failure, MakeDir, Put, Rename, St
 # Above this many files one sync of the filesystem is cheaper than a sync of each.
 SINGLE_SYNCS = 16
 SINGLE_SEALS = 4
+SINGLE_SEGMENTS = 3  # of one topic
 
 
 class SealJob(NamedTuple):
@@ -125,6 +126,9 @@ def run_checkpoint(fs: Fs, jobs: Sequence[AppendJob]) -> list[JobResult]:
         _store_many(fs, [topic[turn] for topic in left])
         turn += 1
         left = _unfinished(left, turn)
+    for topic in [topic for topic in left if len(topic) - turn > SINGLE_SEGMENTS]:
+        left.remove(topic)
+        _store_flood(fs, topic[turn:])
     _store_few(fs, [topic[turn:] for topic in left])
     _note_unreached(topics)
     _seal_all(fs, [work for work in works if work.job.seal is not None and work.result.ok])
@@ -188,8 +192,12 @@ def _store_many(fs: Fs, works: list[_Work[AppendJob]]) -> None:
 
 
 def _store_few(fs: Fs, topics: list[_Topic]) -> None:
+    _store_chains(fs, topics, _segment)
+
+
+def _store_chains(fs: Fs, topics: list[_Topic], steps: Callable[[_Work[AppendJob]], list[Step]]) -> None:
     """Each topic is one chain: whatever fails, nothing behind it is begun."""
-    chains = [[(work, step) for work in topic for step in _segment(work)] for topic in topics]
+    chains = [[(work, step) for work in topic for step in steps(work)] for topic in topics]
     failures = fs.run([[step for _, step in chain] for chain in chains])
     for number, topic in enumerate(topics):
         failed = None
@@ -200,6 +208,28 @@ def _store_few(fs: Fs, topics: list[_Topic]) -> None:
             if work is failed:
                 break
             work.result.stored = True
+
+
+def _store_flood(fs: Fs, topic: _Topic) -> None:
+    """Many segments of one topic. Their bytes go to the disk side by side, under names that nobody reads; then each gets
+    its own, when the one before it has: a segment that has a successor is whole."""
+    before = [work for work in topic if not work.job.create]
+    _store_few(fs, [before])
+    new = topic[len(before) :]
+    if not all(work.result.stored for work in before):
+        return
+    _run(fs, new, [[_data(work, sync=False)._replace(path=_unnamed(work))] for work in new])
+    _for_each_root(new, fs.sync_filesystem)
+    synced = list(takewhile(lambda work: work.result.ok, new))
+    _store_chains(fs, [synced], _named)
+
+
+def _unnamed(work: _Work[AppendJob]) -> str:
+    return work.segment + DATA + TMP_SUFFIX
+
+
+def _named(work: _Work[AppendJob]) -> list[Step]:
+    return [Rename(_unnamed(work), work.segment + DATA), SyncDir(work.place), _index(work)]
 
 
 def _segment(work: _Work[AppendJob]) -> list[Step]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LONG", "PIECE", "Chain", "Failure", "MakeDir", "Put", "Rename", "Step", "SyncDir", "run_steps"]
 
-LONG = 4 * MIB  # a Put from this on goes to the disk piece by piece
+LONG = 1 * MIB  # a Put from this on goes to the disk piece by piece
 PIECE = 1 * MIB
 
 

@@ -424,6 +424,19 @@ def _recycle(story: Story) -> None:
     story.tick()  # two files and more go together
 
 
+def _flood(story: Story) -> None:
+    """More segments of one topic than are stored one by one: with a part of the active one before them, and without."""
+    for topic in ("f", "d"):
+        story.append(topic, 5, producer=7)
+    story.checkpoint()
+    for topic in ("f", "d"):
+        story.append_together([(topic, 10, 20)] * 4, producer=7)
+    story.checkpoint()
+    story.append("f", 3, tag="red", producer=7)
+    story.append_together([("f", 8, 20)] * 5, tag="blue", producer=7)
+    story.checkpoint()
+
+
 def _direct(story: Story) -> None:
     """Batches past the log: alone, several at once, with small ones before, between and behind them."""
     story.append("f", 4, 300, producer=7)
@@ -465,6 +478,8 @@ SCENES = [
     Scene("floors", _capped, _floors),
     Scene("topics", _tagged, _topics),
     Scene("recycling", all_classes, _recycle),
+    Scene("flood", all_classes, _flood),
+    Scene("flood of direct writes", all_classes, _flood, settings={"direct_bytes": KIB // 4}),
     Scene("direct writes", all_classes, _direct, settings={"direct_bytes": KIB}),
     Scene("direct writes, kept", _tagged, _direct_and_kept, settings={"direct_bytes": KIB}),
     Scene("two of each", all_classes, _rotate, machine={"wal_shards": 2, "delivery_shards": 2}),

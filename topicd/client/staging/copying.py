@@ -25,8 +25,8 @@ from topicd.limits import FETCH_BYTES_MAX, MIB
 if TYPE_CHECKING:
     from topicd.client.client import Client
 
-WINDOW = 8
-FLYING_BYTES = 16 * MIB
+WINDOW = 24
+FLYING_BYTES = 32 * MIB
 _MORE = int(FrameFlag.MORE)
 
 
