@@ -211,8 +211,8 @@ def _store_chains(fs: Fs, topics: list[_Topic], steps: Callable[[_Work[AppendJob
 
 
 def _store_flood(fs: Fs, topic: _Topic) -> None:
-    """Many segments of one topic. Their bytes go to the disk side by side, under names that nobody reads; then each gets
-    its own, when the one before it has: a segment that has a successor is whole."""
+    """Many segments of one topic. Their bytes go to the disk side by side, under names that nobody reads; then each
+    gets its own, when the one before it has: a segment that has a successor is whole."""
     before = [work for work in topic if not work.job.create]
     _store_few(fs, [before])
     new = topic[len(before) :]
