@@ -59,6 +59,11 @@ class _Round:
     ends: dict[int, tuple[Path, SegmentInfo | None]] = field(default_factory=dict)  # of topics that may have debris
     unclear: set[int] = field(default_factory=set)  # topics that still have some
 
+    @property
+    def holds_log(self) -> bool:
+        """Is there anything in it that the log has, too, and has to have synced first?"""
+        return self.full or any(len(topic.tail) for topic, _ in self.direct)
+
     def store(self, fs: Fs) -> list[JobResult]:
         """In a thread: the drafts are nobody else's while the round lasts."""
         for topic_id in self.unclear:
@@ -279,7 +284,8 @@ class Checkpointer:
         ok, self._errno = True, errno.EIO
         try:
             loop = self._actor.loop
-            await self._actor.wait_synced()
+            if work.holds_log:
+                await self._actor.wait_synced()
             results = await loop.run_in_executor(self._pool, work.store, self._actor.fs)
             self._settle_direct(work, results)
             marked: list[JobResult] = []
