@@ -75,13 +75,13 @@ class Settings:
         low=0,
         high=1_000,
     )
-    direct_bytes: int = _live(
-        "size",
-        256 * KIB,
-        "a write of class fsync from this size on, or a copy, goes to its segment without the log; 0: none does",
-        low=0,
-        high=NO_LIMIT,
+    direct_writes: str = _live(
+        "choice",
+        "copies",
+        "which large writes go to their segment without the log; synced: those of class fsync, too",
+        choices=("none", "copies", "synced"),
     )
+    direct_bytes: int = _live("size", 256 * KIB, "what is large in this sense", low=1, high=NO_LIMIT)
     checkpoint_bytes: int = _live(
         "size", 32 * MIB, "checkpoint after so much new data per delivery shard", low=64 * KIB, high=NO_LIMIT
     )

@@ -1,5 +1,5 @@
-"""Large writes on their way to their segment, past the log. Promise: acknowledged means in a synced segment, whole; a
-write that failed leaves nothing that a later write or a later start could take for one.
+"""Copies and other large writes on their way to their segment, past the log. Promise: acknowledged means in a synced
+segment, whole; a write that failed leaves nothing that a later write or a later start could take for one.
 
     claim    the log says who writes which seqs and how their last frame ends; synced before the first byte is stored
     store    a checkpoint puts them behind what the topic has, data and index synced
@@ -33,12 +33,14 @@ class DirectWrites:
 
     def takes(self, topic: Topic, size: int, count: int, *, copied: bool) -> bool:
         """Shall a batch of this size go past the log? One segment must hold it, so that a start knows half of it."""
-        least = self._actor.settings.direct_bytes
-        if not least or size < least or topic.ephemeral or not (copied or topic.synced):
+        settings = self._actor.settings
+        if size < settings.direct_bytes or settings.direct_writes == "none" or topic.ephemeral:
+            return False
+        if not (copied or topic.internal or (topic.synced and settings.direct_writes == "synced")):
             return False
         if self._actor.checkpointer.failing:
             return False  # the log may still have room
-        most_records, most_bytes = limits_of(topic, self._actor.settings)
+        most_records, most_bytes = limits_of(topic, settings)
         return count <= most_records and size <= most_bytes
 
     def place(self, entry: AppendEntry) -> None:

@@ -18,7 +18,6 @@ from topicd._native.interface import Buffer
 from topicd.config import Settings
 from topicd.frames import TS_AT, core
 from topicd.limits import MIB
-from topicd.model import is_internal
 from topicd.shards.delivery.tail import Blob
 from topicd.shards.delivery.topic import Topic
 from topicd.shards.storage.checkpoint import AppendJob, SealJob
@@ -78,7 +77,7 @@ class Draft:
 
 def limits_of(topic: Topic, settings: Settings) -> tuple[int, int]:
     """The records and the bytes at which a segment is sealed."""
-    if is_internal(topic.name):
+    if topic.internal:
         return _UNLIMITED, _UNLIMITED_BYTES
     return settings.segment_max_records, settings.segment_max_bytes
 
@@ -105,7 +104,7 @@ def plan(topic: Topic, settings: Settings, now_ms: int, direct: Sequence[Blob] =
                 drafts.append(current)
             first = _fill(current, blob, first, max_records, max_bytes)
             # Who commits a stage counts its records, and needs no index to tell whether any are missing.
-            current.direct = current.direct or (whole and not is_internal(topic.name))
+            current.direct = current.direct or (whole and not topic.internal)
     age = settings.segment_max_age_ms
     if current is not None and age and now_ms - current.created_ms >= age:
         current.seal = True

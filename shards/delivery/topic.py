@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from topicd.limits import MAX_SEQ
-from topicd.model import Durability, GapReason, Tombstone, TopicConfig
+from topicd.model import Durability, GapReason, Tombstone, TopicConfig, is_internal
 from topicd.shards.delivery.outlet import NEED_OF, Need
 from topicd.shards.delivery.producers import ProducerTable
 from topicd.shards.delivery.tail import Tail
@@ -51,6 +51,7 @@ class Topic:
         self.outlet = outlet
         self.created_ms = created_ms
         self.live = True
+        self.internal = is_internal(name)
         self.next_config: TopicConfig | None = None  # the newest change under way
         self.change_no = 0  # of the newest change of configuration or consumers, stored or under way
         self.changes_under_way: set[int] = set()

@@ -75,8 +75,8 @@ class Generation:
         self._random = Random(f"{options.seed}/{number}")
         self.oracle = Oracle()
         # From a few records on, or never: past the log.
-        direct = self._random.choice(("512", "2KiB", "0"))
-        self.daemon = Daemon(root, **LIVELY, **self._counts(), direct_bytes=direct)
+        direct = self._random.choice(("512", "2KiB", "1GiB"))
+        self.daemon = Daemon(root, **LIVELY, **self._counts(), direct_writes="synced", direct_bytes=direct)
         self._fast_kills: dict[str, int] = {}
         self._log_seen = 0
         self.history: list[str] = [

@@ -466,6 +466,7 @@ def _direct_and_kept(story: Story) -> None:
     story.checkpoint()
 
 
+PAST_THE_LOG = {"direct_writes": "synced", "direct_bytes": KIB}
 SCENES = [
     Scene("append", all_classes, _append),
     Scene("rotation", all_classes, _rotate),
@@ -479,8 +480,8 @@ SCENES = [
     Scene("topics", _tagged, _topics),
     Scene("recycling", all_classes, _recycle),
     Scene("flood", all_classes, _flood),
-    Scene("flood of direct writes", all_classes, _flood, settings={"direct_bytes": KIB // 4}),
-    Scene("direct writes", all_classes, _direct, settings={"direct_bytes": KIB}),
-    Scene("direct writes, kept", _tagged, _direct_and_kept, settings={"direct_bytes": KIB}),
+    Scene("flood of direct writes", all_classes, _flood, settings=PAST_THE_LOG | {"direct_bytes": KIB // 4}),
+    Scene("direct writes", all_classes, _direct, settings=PAST_THE_LOG),
+    Scene("direct writes, kept", _tagged, _direct_and_kept, settings=PAST_THE_LOG),
     Scene("two of each", all_classes, _rotate, machine={"wal_shards": 2, "delivery_shards": 2}),
 ]

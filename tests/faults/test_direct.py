@@ -25,7 +25,7 @@ class Place:
     def __init__(self) -> None:
         self.disk = FakeDisk(directories=[ROOT / name for name in ("meta", "wal", "topics")])
         self.faults = FaultFs(self.disk)
-        self.machines = [Machine(self.faults, direct_bytes=KIB)]
+        self.machines = [Machine(self.faults, direct_bytes=KIB, direct_writes="synced")]
         self.machine.open()
         self.machine.configure(TOPIC, durability="fsync")
 
@@ -39,7 +39,7 @@ class Place:
 
     def restart(self) -> None:
         self.machine.abandon()
-        self.machines.append(Machine(self.faults, previous=self.machine, direct_bytes=KIB))
+        self.machines.append(Machine(self.faults, previous=self.machine, direct_bytes=KIB, direct_writes="synced"))
         self.machine.open()
 
     def frames_in_log(self) -> list[int]:

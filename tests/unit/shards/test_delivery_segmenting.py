@@ -165,7 +165,7 @@ def test_a_full_segment_that_could_not_be_sealed_is_sealed_and_takes_no_more() -
 
 def test_topicds_own_topics_are_sealed_by_what_a_file_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make_topic()
-    topic.name = "topicd.stage.x"
+    topic.internal = True
     publish(topic, [b"a"] * 25)
     small = SETTINGS.replace(segment_max_bytes=5 * len(stamped([b"a"]).view()))
     assert shape(plan(topic, small, TS)) == [(1, 25, False)]
