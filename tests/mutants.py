@@ -161,7 +161,7 @@ MUTANTS = [
     ),
     Mutant(
         "direct: what a failed one left is not cleared",
-        "shards/delivery/checkpoint.py",
+        "shards/delivery/round.py",
         "                clear_debris(fs, *self.ends[topic_id])\n                self.unclear.remove(topic_id)\n",
         "                self.unclear.remove(topic_id)\n",
         sweep("direct writes", "once,always"),

@@ -10,32 +10,24 @@ import asyncio
 import errno
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from topicd.shards.delivery import segmenting
 from topicd.shards.delivery.deletion import forget_tags
 from topicd.shards.delivery.outlet import storage_failed
 from topicd.shards.delivery.reclaim import Reclaimer
+from topicd.shards.delivery.round import Round
 from topicd.shards.delivery.segmenting import Draft
 from topicd.shards.delivery.snapshots import Snapshots
 from topicd.shards.delivery.topic import Damaged
-from topicd.shards.storage.checkpoint import JobResult, MarkJob, run_checkpoint, run_marks
-from topicd.shards.storage.debris import clear_debris
+from topicd.shards.storage.checkpoint import JobResult, run_marks
 from topicd.shards.storage.ranges import Ranges
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from topicd.shards.delivery.actor import Actor
-    from topicd.shards.delivery.entry import AppendEntry
     from topicd.shards.delivery.outlet import Outlet
     from topicd.shards.delivery.session import Session
     from topicd.shards.delivery.tail import Blob
     from topicd.shards.delivery.topic import Topic
-    from topicd.shards.storage.fs import Fs
-    from topicd.shards.storage.segment import SegmentInfo
 
 log = logging.getLogger(__name__)
 
@@ -43,51 +35,6 @@ _RETRY_S = 1.0
 _RELIEF = 4  # times checkpoint_bytes may be replayed before it has to go to disk: serving again comes first
 _BEHIND = 4  # times checkpoint_bytes in memory: writers wait
 _FULL = 8  # times checkpoint_bytes in memory: writers are refused
-
-
-@dataclass
-class _Round:
-    """One checkpoint: what it stores, and up to where the rings are absorbed when it succeeds."""
-
-    marks: list[int]
-    full: bool  # everything that waits, not only what goes past the log
-    drafts: list[tuple[Topic, Draft]] = field(default_factory=list)
-    places: list[Path] = field(default_factory=list)
-    mark_jobs: list[MarkJob] = field(default_factory=list)
-    marked: list[tuple[Topic, int, Ranges]] = field(default_factory=list)
-    direct: list[tuple[Topic, list[AppendEntry]]] = field(default_factory=list)
-    ends: dict[int, tuple[Path, SegmentInfo | None]] = field(default_factory=dict)  # of topics that may have debris
-    unclear: set[int] = field(default_factory=set)  # topics that still have some
-
-    @property
-    def holds_log(self) -> bool:
-        """Is there anything in it that the log has, too, and has to have synced first?"""
-        return self.full or any(len(topic.tail) for topic, _ in self.direct)
-
-    def store(self, fs: Fs) -> list[JobResult]:
-        """In a thread: the drafts are nobody else's while the round lasts."""
-        for topic_id in self.unclear:
-            clear_debris(fs, *self.ends[topic_id])
-        self.unclear.clear()
-        jobs = [draft.job(place) for (_, draft), place in zip(self.drafts, self.places, strict=True)]
-        results = run_checkpoint(fs, jobs)
-        self._clear_failed(fs, results)
-        return results
-
-    def _clear_failed(self, fs: Fs, results: list[JobResult]) -> None:
-        """Before anybody hears that a direct write was refused, nothing is left of it; if the disk lets us."""
-        for (topic, draft), result in zip(self.drafts, results, strict=True):
-            if topic.id not in self.ends or topic.id in self.unclear:
-                continue
-            if result.stored:
-                place, _ = self.ends[topic.id]
-                self.ends[topic.id] = place, replace(draft.info(), sealed=result.sealed is not None)
-            else:
-                self.unclear.add(topic.id)
-        for topic_id in list(self.unclear):
-            with suppress(OSError):
-                clear_debris(fs, *self.ends[topic_id])
-                self.unclear.remove(topic_id)
 
 
 class Checkpointer:
@@ -313,51 +260,27 @@ class Checkpointer:
         if ok and self.snapshots.wal_is_long:
             self.snapshots.start()
 
-    def _plan(self, *, full: bool) -> _Round:
+    def _plan(self, *, full: bool) -> Round:
         actor = self._actor
         now = actor.clock.now_ms()
-        work = _Round([outlet.settled_pos for outlet in actor.outlets], full)
+        work = Round([outlet.settled_pos for outlet in actor.outlets], full)
         topics, self._direct = self._direct, {}
         if full:
             topics = {**self._dirty, **self._aged, **self._debris, **topics}
             self._aged = {}
         for topic in topics.values():
-            self._plan_topic(work, topic, now)
+            work.add(actor, topic, now, self._unsure_marks)
         if not full:
             return work
         for topic in self._unmarked.values():
             for first_seq, ranges in topic.unmarked.items():
-                self._plan_marks(work, topic, first_seq, ranges)
+                work.add_marks(actor.topic_dir(topic.id), topic, first_seq, ranges, self._unsure_marks)
         self._unmarked = {}
         return work
 
-    def _plan_topic(self, work: _Round, topic: Topic, now_ms: int) -> None:
-        actor = self._actor
-        entries = actor.direct.storable(topic) if topic.lane else []
-        if entries:
-            work.direct.append((topic, entries))
-        if entries or topic.debris:
-            last = replace(topic.segments[-1]) if topic.segments else None
-            work.ends[topic.id] = actor.topic_dir(topic.id), last
-        if topic.debris:
-            work.unclear.add(topic.id)
-        for draft in segmenting.plan(topic, actor.settings, now_ms, [entry.blob() for entry in entries]):
-            self._plan_draft(work, topic, draft)
-
-    def _plan_draft(self, work: _Round, topic: Topic, draft: Draft) -> None:
-        self._plan_marks(work, topic, draft.first_seq, Ranges(topic.tail_dead.within(draft.first_seq, draft.last_seq)))
-        work.drafts.append((topic, draft))
-        work.places.append(self._actor.topic_dir(topic.id))
-
-    def _plan_marks(self, work: _Round, topic: Topic, first_seq: int, ranges: Ranges) -> None:
-        if len(ranges):
-            again = (topic.id, first_seq) in self._unsure_marks
-            work.mark_jobs.append(MarkJob(self._actor.topic_dir(topic.id), first_seq, list(ranges), again))
-            work.marked.append((topic, first_seq, ranges.copy()))
-
     # ---- results ----
 
-    def _settle_direct(self, work: _Round, results: list[JobResult]) -> None:
+    def _settle_direct(self, work: Round, results: list[JobResult]) -> None:
         """Those who wait for direct writes hear of them, and followers get them from memory, before the tail goes."""
         for topic in [self._debris[topic_id] for topic_id in work.ends if topic_id in self._debris]:
             topic.debris = False
@@ -381,7 +304,7 @@ class Checkpointer:
                 self._fail_direct(work, topic)
         self._actor.end_turn()
 
-    def _fail_direct(self, work: _Round, topic: Topic) -> None:
+    def _fail_direct(self, work: Round, topic: Topic) -> None:
         """Until what they may have left is cleared away, the topic takes nothing: the same seqs are given out again."""
         if not topic.live:
             return
@@ -390,7 +313,7 @@ class Checkpointer:
             self._debris[topic.id] = topic
         self._actor.direct.fail(topic, storage_failed(self._errno))
 
-    def _apply(self, work: _Round, results: list[JobResult], marked: list[JobResult]) -> bool:
+    def _apply(self, work: Round, results: list[JobResult], marked: list[JobResult]) -> bool:
         failed: set[int] = set()
         for (topic, draft), result in zip(work.drafts, results, strict=True):
             if topic.id in failed or not topic.live:
