@@ -96,20 +96,34 @@ def write_topic(peer: Topicd, load: Load) -> Figures:
     """From rows in files to rows in a topic that everybody sees; the topic goes, the files stay."""
     rows, topic = _rows(peer, load), f"spark-written-{load.size}"
     writer = rows.write.format("topicd").option("socket", peer.address(False).socket).option("topic", topic)
-    with peer.client() as client:
-        try:
-            return _written(lambda: writer.mode("append").save(), load, lambda: client.state(topic).count)
-        finally:
-            client.delete_topic(topic)
-            peer.until_cleared()
+
+    def once() -> Figures:
+        with peer.client() as client:
+            try:
+                return _written(lambda: writer.mode("append").save(), load, lambda: client.state(topic).count)
+            finally:
+                client.delete_topic(topic)
+                peer.until_cleared()
+
+    return _warm(peer, once)
 
 
 def write_parquet(peer: Parquet, load: Load) -> Figures:
     rows, folder = _rows(peer, load), peer.root / "written"
-    try:
-        return _written(lambda: rows.write.parquet(str(folder)), load, lambda: _count(folder))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+    def once() -> Figures:
+        try:
+            return _written(lambda: rows.write.parquet(str(folder)), load, lambda: _count(folder))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return _warm(peer, once)
+
+
+def _warm(peer: Peer, once: Callable[[], Figures]) -> Figures:
+    """As with reads: the first round finds everything started and compiled."""
+    peer.kept("spark-warm-write", lambda: [once() for _ in range(WARM_UP)])
+    return once()
 
 
 def _rows(peer: Topicd | Parquet, load: Load) -> Any:
