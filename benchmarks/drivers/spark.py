@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 READ, WRITE = "read", "write"
 CHUNK = 10_000
 FILE_ROWS = 1_250_000
-WARM_UP = 4
+WARM_UP = 4  # reads
+WARM_UP_WRITES = 2
 SCHEMA = "seq bigint, data binary"
 TOUCHED = ("count(*)", "bit_xor(xxhash64(seq, data))")
 CONF = {
@@ -122,7 +123,7 @@ def write_parquet(peer: Parquet, load: Load) -> Figures:
 
 def _warm(peer: Peer, once: Callable[[], Figures]) -> Figures:
     """As with reads: the first round finds everything started and compiled."""
-    peer.kept("spark-warm-write", lambda: [once() for _ in range(WARM_UP)])
+    peer.kept("spark-warm-write", lambda: [once() for _ in range(WARM_UP_WRITES)])
     return once()
 
 

@@ -80,8 +80,8 @@ class Checkpointer:
         self._arm()
 
     def note_direct(self, topic: Topic) -> None:
-        """Somebody waits for it: at once, or when the round under way ends. Who fills a stage waits for its end only, and
-        the disk likes one write of a few batches better than one of each."""
+        """Somebody waits for it: at once, or when the round under way ends. Who fills a stage waits for its end only:
+        one write of a few batches takes less than one of each."""
         self._direct[topic.id] = topic
         if topic.internal and self._actor.direct.bytes < _STAGED_TOGETHER and self._opened:
             if not self._gathering:
