@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml setup.py requirements.lock $(wildcard topicd/_native/*.
 
 # Machine code of the hot modules (topicd/compiled.py); they also run without it, slower. Bytecode of all: where Python may
 # not write it (PYTHONDONTWRITEBYTECODE), every start of every process would translate its sources anew.
-$(BUILT): $(STAMP) Makefile $(wildcard topicd/*.py topicd/*/*.py ipc/*.py shards/*.py shards/*/*.py cli/*.py)
+$(BUILT): $(STAMP) Makefile $(shell find topicd ipc shards cli -name '*.py')
 	@$(BIN)/python -c 'import sys, topicd.compiled as c; sys.exit(bool(c.why_not_used))' || \
 		{ echo "compiling"; $(BIN)/python setup.py --quiet build_ext --inplace; }
 	@$(BIN)/python -m compileall -q topicd ipc shards cli

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from topicd import paths
 from topicd.cli.offline_data import Names, Offline, read_names, scan_past
 from topicd.cli.offline_segcheck import DAMAGE, NOTE, Finding, SegmentReport, check_segment, segment_parts
+from topicd.disk import envelope
+from topicd.disk.fs import TMP_SUFFIX, Fs
 from topicd.errors import FormatError, TopicdError
-from topicd.shards.storage import envelope, snapshot
-from topicd.shards.storage.fs import TMP_SUFFIX, Fs
-from topicd.shards.storage.names import CUT, DATA
+from topicd.shards.storage import snapshot
 from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment.names import CUT, DATA
 from topicd.shards.storage.walfile import Damage as WalDamage
 from topicd.shards.storage.walfile import LogReader, WalFile, find_end, list_files, lsn_at
 from topicd.supervisor import identity

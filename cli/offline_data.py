@@ -17,12 +17,12 @@ from topicd import paths
 from topicd._native.interface import Run
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import did_you_mean
+from topicd.disk.fs import Fs, RealFs
 from topicd.errors import FormatError
 from topicd.frames import FrameType, control_body
 from topicd.paths import DataDir
 from topicd.placement import delivery_shard
-from topicd.shards.storage.fs import Fs, RealFs
-from topicd.shards.storage.recover import next_frame
+from topicd.shards.storage.segment.reindex import next_frame
 from topicd.shards.storage.snapshot import SnapshotStore
 from topicd.shards.storage.walfile import Group, LogReader, scan_group
 from topicd.supervisor.datadir import Format, LockHeld, open_format, take_lock

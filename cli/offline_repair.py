@@ -11,13 +11,13 @@ from pathlib import Path
 from topicd.cli.offline_check import Checked
 from topicd.cli.offline_data import Offline
 from topicd.cli.offline_segcheck import DAMAGE, NOTE, Finding, SegmentReport, unreadable_parts
-from topicd.shards.storage.deletions import pack_marks
-from topicd.shards.storage.fs import replace_file
-from topicd.shards.storage.index import GONE, flagged
-from topicd.shards.storage.names import DATA, DEL, IDX, TAGS, map_file, read_index, topic_id_of
+from topicd.disk.fs import replace_file
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.recover import reindex
-from topicd.shards.storage.seal import seal_segment
+from topicd.shards.storage.segment.deletions import pack_marks
+from topicd.shards.storage.segment.index import GONE, flagged
+from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, map_file, read_index, topic_id_of
+from topicd.shards.storage.segment.reindex import reindex
+from topicd.shards.storage.segment.seal import seal_segment
 from topicd.shards.storage.walfile import Damage as WalDamage
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from topicd import paths
+from topicd.disk.fs import Fs
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.frames import core
-from topicd.shards.storage.deletions import parse_marks
-from topicd.shards.storage.fs import Fs
-from topicd.shards.storage.index import (
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment.deletions import parse_marks
+from topicd.shards.storage.segment.index import (
     DAMAGED,
     ENTRY_BYTES,
     GONE,
@@ -22,10 +23,19 @@ from topicd.shards.storage.index import (
     flagged,
     tiled_entries,
 )
-from topicd.shards.storage.names import CUT, DATA, DEL, IDX, TAGS, map_file, read_index, segment_file, topic_id_of
-from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.recover import Rebuilt, reindex
-from topicd.shards.storage.tags import Seal, TagTable, read_seal
+from topicd.shards.storage.segment.names import (
+    CUT,
+    DATA,
+    DEL,
+    IDX,
+    TAGS,
+    map_file,
+    read_index,
+    segment_file,
+    topic_id_of,
+)
+from topicd.shards.storage.segment.reindex import Rebuilt, reindex
+from topicd.shards.storage.segment.tags import Seal, TagTable, read_seal
 
 DAMAGE = "damage"  # something that was stored cannot be read or believed
 NOTE = "note"  # worth knowing; the next start deals with it

@@ -20,10 +20,10 @@ from topicd.cli.offline_wal import unpacked
 from topicd.cli.progress import Bar
 from topicd.cli.render import Column, json_bytes
 from topicd.frames import core
-from topicd.shards.storage.deletions import parse_marks
-from topicd.shards.storage.names import DATA, DEL, map_file, segment_file, topic_id_of
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.recover import reindex
+from topicd.shards.storage.segment.deletions import parse_marks
+from topicd.shards.storage.segment.names import DATA, DEL, map_file, segment_file, topic_id_of
+from topicd.shards.storage.segment.reindex import reindex
 
 segment = Group("segment", help="Look into segment files and verify them.", no_args_is_help=True)
 
@@ -86,7 +86,7 @@ def stored_records(
 
 
 def _decoded(view: memoryview, entries: bytes, first: int, bad: Ranges) -> Iterator[Any]:
-    from topicd.shards.storage.index import entry_at, entry_count
+    from topicd.shards.storage.segment.index import entry_at, entry_count
 
     for a, b in bad.missing(first, first + entry_count(entries) - 1):
         start = entry_at(entries, a - first).offset

@@ -13,8 +13,8 @@ from topicd.cli.groups import Group
 from topicd.cli.human import count, size
 from topicd.cli.offline_data import Offline, data_dir_option, open_offline
 from topicd.cli.render import Column
+from topicd.disk import envelope
 from topicd.errors import FormatError
-from topicd.shards.storage import envelope
 from topicd.shards.storage.snapshot import MAGIC, VERSION, SnapshotStore
 
 snapshot = Group("snapshot", help="Look at metadata snapshots.", no_args_is_help=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from topicd import tokens
+from topicd.disk.fs import RealFs
 from topicd.errors import Conflict, InvalidRequest
-from topicd.shards.storage.fs import RealFs
 from topicd.tokens import TokenFile
 
 NAME_MAX = 64

@@ -17,12 +17,12 @@ from typing import Any
 from topicd import _native, compiled, telemetry
 from topicd.clock import Clock, SystemClock
 from topicd.config import Settings
+from topicd.disk.fs import Fs, RealFs
 from topicd.errors import TopicdError
 from topicd.ipc import control, shm
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.stats import StatsPage
 from topicd.paths import DataDir, RunDir, bells_shm
-from topicd.shards.storage.fs import Fs, RealFs
 
 log = logging.getLogger(__name__)
 

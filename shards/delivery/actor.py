@@ -19,31 +19,31 @@ from topicd.clock import ManualClock, SystemClock
 from topicd.config import Settings
 from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, TopicNotFound, Unauthorized
 from topicd.ipc.unixsock import peer_credentials
-from topicd.shards.delivery.append import Appender
-from topicd.shards.delivery.checkpoint import Checkpointer
-from topicd.shards.delivery.cursors import Cursors
-from topicd.shards.delivery.deletion import Deletion, note_tags
-from topicd.shards.delivery.direct import DirectWrites
-from topicd.shards.delivery.keys import KeyWindow
-from topicd.shards.delivery.outlet import Entry, Need, Outlet, all_synced
-from topicd.shards.delivery.patterns import note_new_topic
-from topicd.shards.delivery.priority import effective_priority
-from topicd.shards.delivery.reading import Reader
-from topicd.shards.delivery.retention import IndexSizes, Retention
-from topicd.shards.delivery.topics import Topics
+from topicd.shards.delivery.reading.reading import Reader
+from topicd.shards.delivery.ready import effective_priority
+from topicd.shards.delivery.removing.deletion import Deletion, note_tags
+from topicd.shards.delivery.removing.retention import IndexSizes, Retention
+from topicd.shards.delivery.storing.rounds import Checkpointer
+from topicd.shards.delivery.topic.catalog import Topics
+from topicd.shards.delivery.topic.consumers import Cursors
+from topicd.shards.delivery.topic.idempotency_keys import KeyWindow
+from topicd.shards.delivery.topic.patterns import note_new_topic
+from topicd.shards.delivery.writing.append import Appender
+from topicd.shards.delivery.writing.direct import DirectWrites
+from topicd.shards.delivery.writing.outlet import Entry, Need, Outlet, all_synced
 from topicd.shards.linger import Linger
 from topicd.shards.runtime import HEARTBEAT_S
-from topicd.shards.storage.reader import SegmentReader
-from topicd.shards.storage.readercache import ReaderCache
+from topicd.shards.storage.segment.reader import SegmentReader
+from topicd.shards.storage.segment.reader_cache import ReaderCache
 from topicd.tokens import Rights, TokenFile
 
 if TYPE_CHECKING:
-    from topicd.shards.delivery.session import Session
-    from topicd.shards.delivery.tail import Blob
-    from topicd.shards.delivery.topic import Topic
+    from topicd.shards.delivery.sessions.session import Session
+    from topicd.shards.delivery.topic.tail import Blob
+    from topicd.shards.delivery.topic.topic import Topic
     from topicd.shards.runtime import Shard
-    from topicd.shards.storage.lookup import SegmentLookup
-    from topicd.shards.storage.segment import SegmentInfo
+    from topicd.shards.storage.segment.info import SegmentInfo
+    from topicd.shards.storage.segment.lookup import SegmentLookup
 
 log = logging.getLogger(__name__)
 

@@ -24,11 +24,11 @@ from topicd.ipc.walstate import WalState
 from topicd.paths import ring_shm, wal_state_shm
 from topicd.shards import runtime
 from topicd.shards.delivery.actor import Actor
-from topicd.shards.delivery.handout import Handout
-from topicd.shards.delivery.outlet import Outlet
-from topicd.shards.delivery.recovery import Recovery
-from topicd.shards.delivery.relief import Relief
-from topicd.shards.delivery.session import Session
+from topicd.shards.delivery.sessions.descriptors import Handout
+from topicd.shards.delivery.sessions.session import Session
+from topicd.shards.delivery.starting.recovery import Recovery
+from topicd.shards.delivery.storing.trim_memory import Relief
+from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.runtime import Shard
 from topicd.tokens import TokenFile
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from topicd import paths
+from topicd.disk import envelope
+from topicd.disk.fs import TMP_SUFFIX, Fs
 from topicd.errors import FormatError
-from topicd.shards.storage import envelope
-from topicd.shards.storage.fs import TMP_SUFFIX, Fs
 
 MAGIC = b"TSNP"
 VERSION = 1

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from topicd import paths
 from topicd._native import core
 from topicd._native.interface import Run
-from topicd.shards.storage.fs import Fs
+from topicd.disk.fs import Fs
 
 MAGIC = 0x31475754  # b"TWG1"
 GROUP = struct.Struct(

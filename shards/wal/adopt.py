@@ -9,6 +9,7 @@ import logging
 from pathlib import Path
 
 from topicd import paths
+from topicd.disk.fs import Fs
 from topicd.errors import FormatError
 from topicd.ipc.control import OldInstance
 from topicd.ipc.ring import RingConsumer
@@ -16,7 +17,6 @@ from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import WalState
 from topicd.shards.runtime import Shard
 from topicd.shards.storage import walfile
-from topicd.shards.storage.fs import Fs
 from topicd.shards.wal.committer import Committer, Inlet
 from topicd.shards.wal.log import WalLog
 

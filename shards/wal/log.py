@@ -11,8 +11,8 @@ from pathlib import Path
 
 from topicd import paths
 from topicd._native.interface import Buffer
+from topicd.disk.fs import Fs
 from topicd.shards.storage import walfile
-from topicd.shards.storage.fs import Fs
 from topicd.shards.wal.spares import Prepared, Spares
 
 

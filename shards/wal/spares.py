@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from topicd import paths
+from topicd.disk.fs import File, Fs
 from topicd.limits import MIB
-from topicd.shards.storage.fs import File, Fs
 
 _STEP = 1 * MIB
 _PACE_S = 0.025  # between two steps

@@ -12,10 +12,10 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from tests.support.monitorfs import MonitorFs
 from topicd._native.interface import Buffer
+from topicd.disk import steps
+from topicd.disk.fs import Fs, RealFs, read_all, replace_file, tmp_path, write_beside
+from topicd.disk.steps import MakeDir, Put, Rename, SyncDir
 from topicd.errors import FormatError
-from topicd.shards.storage import steps
-from topicd.shards.storage.fs import Fs, RealFs, read_all, replace_file, tmp_path, write_beside
-from topicd.shards.storage.steps import MakeDir, Put, Rename, SyncDir
 
 MAKERS: dict[str, Callable[[Path], Fs]] = {
     "real": lambda directory: RealFs(),

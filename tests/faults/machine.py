@@ -22,6 +22,7 @@ from tests.support.faultfs import Crashed
 from tests.support.oracle import Seen
 from topicd.clock import ManualClock
 from topicd.config import Settings
+from topicd.disk.fs import Fs
 from topicd.errors import StorageCorrupt, from_wire
 from topicd.frames import core
 from topicd.ipc import shm
@@ -46,13 +47,12 @@ from topicd.ipc.stats import StatsPage
 from topicd.ipc.walstate import WalState
 from topicd.paths import DataDir, RunDir, bells_shm, ring_shm, wal_state_shm
 from topicd.placement import delivery_shard
-from topicd.shards.delivery import append
 from topicd.shards.delivery.actor import Actor
-from topicd.shards.delivery.outlet import Outlet
-from topicd.shards.delivery.recovery import Recovered, Recovery
-from topicd.shards.delivery.session import Session
+from topicd.shards.delivery.sessions.session import Session
+from topicd.shards.delivery.starting.recovery import Recovered, Recovery
+from topicd.shards.delivery.writing import append
+from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.runtime import Shard
-from topicd.shards.storage.fs import Fs
 from topicd.shards.wal.shard import WalShard
 from topicd.supervisor.memory import Memory, unlink_all
 

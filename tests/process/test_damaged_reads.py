@@ -9,7 +9,7 @@ import pytest
 from tests.support.daemon import LIVELY, Daemon, wait_until
 from topicd.errors import StorageCorrupt
 from topicd.model import TagMatch
-from topicd.shards.storage.index import ENTRY_BYTES
+from topicd.shards.storage.segment.index import ENTRY_BYTES
 
 
 @pytest.mark.parametrize("match", [None, TagMatch(b"t")], ids=["plain", "by tag"])

@@ -20,7 +20,7 @@ from tests.support.topicmodel import DEFAULTS
 from topicd.client.client import Client
 from topicd.errors import Conflict, InvalidRequest, Throttled, TopicdError, TopicNotFound
 from topicd.ipc.protocol import MessageFlag, Op
-from topicd.shards.delivery.outlet import ENTRIES_MAX
+from topicd.shards.delivery.writing.outlet import ENTRIES_MAX
 
 MAX_SEQ = 2**63 - 1
 

@@ -12,7 +12,7 @@ from topicd.errors import BatchTooLarge, Conflict, InvalidRequest, OutOfOrder, T
 from topicd.ipc.protocol import APPEND, COPIED, MessageFlag, Op
 from topicd.limits import KIB, MAX_COPY_BYTES, MAX_COPY_RANGES, MAX_U64
 from topicd.placement import delivery_shard
-from topicd.shards.storage.index import ENTRY_BYTES
+from topicd.shards.storage.segment.index import ENTRY_BYTES
 
 SETTINGS = {"segment_max_records": 500, "snapshot_ms": 100, "checkpoint_ms": 10}
 

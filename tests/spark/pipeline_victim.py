@@ -15,7 +15,7 @@ from typing import Any
 from tests.support.inlinespark import InlineSpark
 from topicd.client.client import Client
 from topicd.client.numbered import NumberedWriter
-from topicd.shards.storage.fs import RealFs
+from topicd.disk.fs import RealFs
 from topicd.spark.pipelines import archive, inputs, parts, restore
 from topicd.spark.pipelines.journal import Journal
 from topicd.spark.pipelines.place import connection_options

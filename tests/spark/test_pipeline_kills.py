@@ -18,7 +18,7 @@ from topicd.client.client import Client
 from topicd.client.numbered import NumberedWriter
 from topicd.client.records import Record
 from topicd.errors import StorageCorrupt
-from topicd.shards.delivery.producers import PRODUCERS_KEPT
+from topicd.shards.delivery.topic.producers import PRODUCERS_KEPT
 from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import archive, inputs, restore
 from topicd.spark.pipelines.journal import JOURNAL, Journal

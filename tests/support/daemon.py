@@ -25,12 +25,12 @@ import psutil
 
 import topicd
 from topicd.client.client import Client
+from topicd.disk import envelope
+from topicd.disk.fs import RealFs
 from topicd.errors import TopicdError
 from topicd.ipc import shm
 from topicd.ipc.control import OldInstance
 from topicd.paths import DataDir, RunDir
-from topicd.shards.storage import envelope
-from topicd.shards.storage.fs import RealFs
 from topicd.supervisor import identity
 
 READY_S = 60.0

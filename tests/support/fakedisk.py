@@ -1,4 +1,4 @@
-"""A disk in memory that forgets what was not synced. Promise: the contract of topicd.shards.storage.fs.Fs,
+"""A disk in memory that forgets what was not synced. Promise: the contract of topicd.disk.fs.Fs,
 and after crash(seed) exactly what POSIX allows to be left: synced bytes under synced names, and of the rest
 any part.
 
@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from tests.support.powerloss import SECTOR, STYLES, Dir, Inode, PowerLoss, Rename, Truncate, Write, apply, link
 from topicd._native.interface import Buffer
-from topicd.shards.storage.steps import Chain, Failure, run_steps
+from topicd.disk.steps import Chain, Failure, run_steps
 
 T = TypeVar("T")
 __all__ = ["SECTOR", "STYLES", "FakeDisk", "FakeFile"]

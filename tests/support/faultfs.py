@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from topicd._native.interface import Buffer
-from topicd.shards.storage.fs import File, Fs
-from topicd.shards.storage.steps import Chain, Failure, run_steps
+from topicd.disk.fs import File, Fs
+from topicd.disk.steps import Chain, Failure, run_steps
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from topicd import paths
 from topicd._native.interface import Buffer
-from topicd.shards.storage.fs import TMP_SUFFIX, File, Fs
-from topicd.shards.storage.index import ENTRY_BYTES, entry_at, entry_count
-from topicd.shards.storage.steps import Chain, Failure, run_steps
+from topicd.disk.fs import TMP_SUFFIX, File, Fs
+from topicd.disk.steps import Chain, Failure, run_steps
+from topicd.shards.storage.segment.index import ENTRY_BYTES, entry_at, entry_count
 
 
 class OrderViolation(AssertionError):

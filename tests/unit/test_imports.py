@@ -31,6 +31,7 @@ VOCABULARY = (
     "topicd.tokens",
     "topicd.values",
 )
+DISK = ("topicd.disk",)
 IPC = ("topicd.ipc",)
 STORAGE = ("topicd.shards.storage",)
 # Longest prefix wins. A module may always import its own package, and the version from topicd itself.
@@ -40,27 +41,28 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.ipc": VOCABULARY,
     "topicd.ipc.protocol": VOCABULARY,
     "topicd.ipc.unixsock": VOCABULARY,
-    "topicd.shards.storage": VOCABULARY,
-    "topicd.shards.runtime": (*IPC, *STORAGE, *VOCABULARY),
+    "topicd.disk": VOCABULARY,
+    "topicd.shards.storage": (*DISK, *VOCABULARY),
+    "topicd.shards.runtime": (*IPC, *STORAGE, *DISK, *VOCABULARY),
     "topicd.shards.linger": (),
-    "topicd.shards.wal": ("topicd.shards.runtime", "topicd.shards.linger", *STORAGE, *IPC, *VOCABULARY),
-    "topicd.shards.delivery": ("topicd.shards.runtime", "topicd.shards.linger", *STORAGE, *IPC, *VOCABULARY),
-    "topicd.supervisor": (*IPC, "topicd.shards.storage.fs", "topicd.shards.storage.envelope", *VOCABULARY),
+    "topicd.shards.wal": ("topicd.shards.runtime", "topicd.shards.linger", *STORAGE, *DISK, *IPC, *VOCABULARY),
+    "topicd.shards.delivery": ("topicd.shards.runtime", "topicd.shards.linger", *STORAGE, *DISK, *IPC, *VOCABULARY),
+    "topicd.supervisor": (*IPC, *DISK, *VOCABULARY),
     "topicd.client": ("topicd.ipc.protocol", "topicd.ipc.unixsock", *VOCABULARY),
     "topicd.aio": ("topicd.client", *VOCABULARY),
     "topicd.bench": ("topicd.client", "topicd.aio", *VOCABULARY),
     "topicd.spark": ("topicd.client", *VOCABULARY),
     # Archives are made durable by the one module that may do that.
-    "topicd.spark.pipelines": ("topicd.client", "topicd.spark", "topicd.shards.storage.fs", *VOCABULARY),
+    "topicd.spark.pipelines": ("topicd.client", "topicd.spark", *DISK, *VOCABULARY),
     # The offline check, spread over executors.
-    "topicd.spark.pipelines.fsck": ("topicd.cli", "topicd.spark.pipelines", *STORAGE, *VOCABULARY),
+    "topicd.spark.pipelines.fsck": ("topicd.cli", "topicd.spark.pipelines", *STORAGE, *DISK, *VOCABULARY),
     # What spark-submit starts is the command line.
     "topicd.spark.pipelines.__main__": ("topicd.cli.main",),
     "topicd.cli": ("topicd.client", "topicd.ipc.protocol", *VOCABULARY),
     "topicd.cli.bench": ("topicd.bench", "topicd.client", "topicd.cli", *VOCABULARY),
     "topicd.cli.pipeline": ("topicd.cli", "topicd.spark", *VOCABULARY),
     # The file of tokens: written by the command line, read by the daemon.
-    "topicd.cli.tokenfile": ("topicd.shards.storage.fs", *VOCABULARY),
+    "topicd.cli.tokenfile": (*DISK, *VOCABULARY),
     # Offline tools read a data directory that no daemon uses: its files, its lock, its identity.
     "topicd.cli.offline": (
         "topicd.cli",
@@ -68,6 +70,7 @@ RULES: dict[str, tuple[str, ...]] = {
         "topicd.supervisor.identity",
         "topicd.ipc.control",
         *STORAGE,
+        *DISK,
         *VOCABULARY,
     ),
     "topicd.__main__": ("topicd.supervisor.main",),
@@ -153,18 +156,18 @@ def test_every_module_is_found() -> None:
     ("module", "line"),
     [
         ("topicd.client.client", "from topicd.ipc.ring import RingProducer"),
-        ("topicd.client.client", "from topicd.shards.storage import fs"),
+        ("topicd.client.client", "from topicd.disk import fs"),
         ("topicd.shards.delivery.actor", "from topicd.shards.wal.log import WalLog"),
         ("topicd.shards.delivery.actor", "import topicd.supervisor.loop"),
         ("topicd.shards.wal.shard", "def f():\n    from topicd.shards.delivery import actor"),
-        ("topicd.shards.storage.fs", "from topicd.ipc import shm"),
+        ("topicd.disk.fs", "from topicd.ipc import shm"),
         ("topicd.supervisor.loop", "from topicd.shards.storage.walfile import GROUP"),
         ("topicd.supervisor.loop", "from topicd.shards.runtime import Shard"),
-        ("topicd.cli.read", "from topicd.shards.storage.fs import RealFs"),
+        ("topicd.cli.read", "from topicd.disk.fs import RealFs"),
         ("topicd.cli.read", "from topicd.ipc.ring import Ring"),
         ("topicd.ipc.protocol", "from topicd.ipc import ring"),
         ("topicd.errors", "from topicd.ipc.protocol import Op"),
-        ("topicd.spark.source", "from topicd.shards.storage.reader import SegmentReader"),
+        ("topicd.spark.source", "from topicd.shards.storage.segment.reader import SegmentReader"),
     ],
 )
 def test_a_forbidden_import_is_found(module: str, line: str) -> None:

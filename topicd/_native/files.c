@@ -1,5 +1,5 @@
 /* Steps on files, all of them without the GIL. Contract: interface.py (MakeDir, Put, SyncDir, Rename, RunChains); what
- * each does, call by call, is topicd.shards.storage.steps.run_steps, and a test holds the two against each other.
+ * each does, call by call, is topicd.disk.steps.run_steps, and a test holds the two against each other.
  *
  * First everything is taken out of the Python objects: paths are encoded, buffers are locked against resizing. Then the
  * GIL goes and the steps are done; none of them looks at an object. Modes and sizes come from the caller.

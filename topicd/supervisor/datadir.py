@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicd.clock import SystemClock
+from topicd.disk.fs import Fs, read_all
 from topicd.errors import FormatError
 from topicd.paths import DataDir
-from topicd.shards.storage.fs import Fs, read_all
 
 FORMAT_VERSION = 2
 _READABLE = (1, FORMAT_VERSION)  # 1: without direct frames in the log

@@ -18,11 +18,11 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from topicd.disk import envelope
+from topicd.disk.fs import Fs
 from topicd.errors import FormatError
 from topicd.ipc.control import OldInstance
 from topicd.paths import DataDir
-from topicd.shards.storage import envelope
-from topicd.shards.storage.fs import Fs
 
 MAGIC = b"TDID"
 VERSION = 1

@@ -15,11 +15,11 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 
 from topicd.config import Settings
+from topicd.disk.fs import RealFs
 from topicd.ipc import unixsock
 from topicd.ipc.control import OldInstance, process_name
 from topicd.ipc.stats import StatsPage
 from topicd.paths import DataDir, RunDir
-from topicd.shards.storage.fs import RealFs
 from topicd.supervisor import datadir, memory
 from topicd.supervisor.identity import ID_BLOCK, Identity
 from topicd.supervisor.memory import Memory

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from topicd import paths
+from topicd.disk import envelope
+from topicd.disk.fs import RealFs
 from topicd.frames import FrameType, control_frame, core
 from topicd.model import TopicConfig
 from topicd.paths import DataDir
-from topicd.shards.storage import envelope, walfile
-from topicd.shards.storage.deletions import append_marks
-from topicd.shards.storage.fs import RealFs
-from topicd.shards.storage.names import DATA, IDX, segment_file
-from topicd.shards.storage.seal import seal_segment
+from topicd.shards.storage import walfile
+from topicd.shards.storage.segment.deletions import append_marks
+from topicd.shards.storage.segment.names import DATA, IDX, segment_file
+from topicd.shards.storage.segment.seal import seal_segment
 from topicd.shards.storage.snapshot import SnapshotStore
 from topicd.supervisor import identity
 

@@ -15,9 +15,9 @@ from tests.unit.cli.datadir import Built, create_frame, frames
 from tests.unit.cli.kit import run
 from topicd.frames import core
 from topicd.model import TagMatch
-from topicd.shards.storage import tags
-from topicd.shards.storage.load import load_segments
-from topicd.shards.storage.reader import SegmentReader
+from topicd.shards.storage.segment import tags
+from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.reader import SegmentReader
 from topicd.supervisor.datadir import take_lock
 
 TOPIC = 5

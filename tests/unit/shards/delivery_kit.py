@@ -9,10 +9,10 @@ from typing import Any
 from topicd.clock import ManualClock
 from topicd.frames import core
 from topicd.model import TopicConfig
-from topicd.shards.delivery.reading import Reader
-from topicd.shards.delivery.retention import Retention
-from topicd.shards.delivery.tail import Blob
-from topicd.shards.delivery.topic import Topic
+from topicd.shards.delivery.reading.reading import Reader
+from topicd.shards.delivery.removing.retention import Retention
+from topicd.shards.delivery.topic.tail import Blob
+from topicd.shards.delivery.topic.topic import Topic
 
 TOPIC_ID = 7
 TS = 1_700_000_000_000

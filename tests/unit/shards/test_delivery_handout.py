@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from topicd.ipc import unixsock
-from topicd.shards.delivery import handout
+from topicd.shards.delivery.sessions import descriptors as handout
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x05\x00"], ids=["nothing", "half a length"])

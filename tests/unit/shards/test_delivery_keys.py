@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.shards.delivery_kit import make_topic
 from topicd.clock import ManualClock
-from topicd.shards.delivery import keys
-from topicd.shards.delivery.keys import KeyWindow
+from topicd.shards.delivery.topic import idempotency_keys as keys
+from topicd.shards.delivery.topic.idempotency_keys import KeyWindow
 
 
 def test_a_key_is_answered_until_its_window_ends() -> None:

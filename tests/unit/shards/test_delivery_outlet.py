@@ -15,7 +15,7 @@ from topicd.frames import FrameType, control_frame, parse_header
 from topicd.ipc import doorbell, ring
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.ring import RingConsumer, RingProducer
-from topicd.shards.delivery.outlet import Entry, Need, Outlet
+from topicd.shards.delivery.writing.outlet import Entry, Need, Outlet
 
 CAPACITY = 1000
 

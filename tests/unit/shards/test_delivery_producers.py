@@ -6,8 +6,8 @@ import pytest
 
 from topicd.errors import Conflict, OutOfOrder
 from topicd.limits import LASTING
-from topicd.shards.delivery import producers
-from topicd.shards.delivery.producers import ANSWERS_KEPT, ANSWERS_SAVED, PRODUCERS_KEPT, ProducerTable
+from topicd.shards.delivery.topic import producers
+from topicd.shards.delivery.topic.producers import ANSWERS_KEPT, ANSWERS_SAVED, PRODUCERS_KEPT, ProducerTable
 
 P = 0xFEED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from topicd.limits import MIB
-from topicd.shards.delivery.relief import Relief, malloc_trim
+from topicd.shards.delivery.storing.trim_memory import Relief, malloc_trim
 
 
 def relief_of(taken: int, tail: int) -> tuple[Relief, SimpleNamespace, list[int]]:

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.shards.delivery_kit import TS, FakeActor, make_topic, publish
 from topicd.frames import FrameType, control_body, parse_header
-from topicd.shards.delivery.retention import EPHEMERAL_BYTES
-from topicd.shards.delivery.topic import Topic
+from topicd.shards.delivery.removing.retention import EPHEMERAL_BYTES
+from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
 
 

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.shards.delivery_kit import TS, make_topic, publish, stamped
 from topicd.config import Settings
 from topicd.frames import core
-from topicd.shards.delivery import segmenting
-from topicd.shards.delivery.segmenting import Draft, plan
-from topicd.shards.delivery.topic import Topic
-from topicd.shards.storage.index import ENTRY_BYTES, entry_at
+from topicd.shards.delivery.storing import segmenting
+from topicd.shards.delivery.storing.segmenting import Draft, plan
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.storage.segment.index import ENTRY_BYTES, entry_at
 
 SETTINGS = Settings(segment_max_records=10, segment_max_bytes=1 << 20, segment_max_age_ms=1000)
 FRAME = len(stamped([bytes(100)]).view())

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.shards.delivery_kit import TS, seqs_of, stamped
 from topicd.frames import core
 from topicd.limits import FRAME_OVERHEAD
-from topicd.shards.delivery.tail import Tail
+from topicd.shards.delivery.topic.tail import Tail
 
 LARGE = bytes(20_000)
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.shards.delivery_kit import make_topic
 from topicd.model import Tombstone
-from topicd.shards.delivery.outlet import Need
-from topicd.shards.delivery.topic import Topic
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.outlet import Need
 
 
 def evicted(*losses: tuple[int, str]) -> Topic:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from topicd import paths
 from topicd._native import core
+from topicd.disk.fs import Fs
 from topicd.errors import StorageCorrupt
-from topicd.shards.storage.checkpoint import AppendJob, JobResult, SealJob, run_checkpoint
-from topicd.shards.storage.fs import Fs
-from topicd.shards.storage.load import load_segments
-from topicd.shards.storage.names import segment_file
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.reader import SegmentReader
-from topicd.shards.storage.segment import LoadedSegments, SegmentInfo
+from topicd.shards.storage.segment.info import LoadedSegments, SegmentInfo
+from topicd.shards.storage.segment.jobs import AppendJob, JobResult, SealJob, run_checkpoint
+from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.names import segment_file
+from topicd.shards.storage.segment.reader import SegmentReader
 
 TOPICS = Path("/data/topics")
 FULL = os.environ.get("TOPICD_SWEEP") == "full"

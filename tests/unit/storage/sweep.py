@@ -13,7 +13,7 @@ from tests.support.fakedisk import STYLES, FakeDisk
 from tests.support.faultfs import Crashed, FaultFs
 from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import FULL
-from topicd.shards.storage.fs import Fs
+from topicd.disk.fs import Fs
 
 SEEDS = range(len(STYLES) * (60 if FULL else 6))
 POINTS = 1_000_000 if FULL else 60  # crash points tried of one operation

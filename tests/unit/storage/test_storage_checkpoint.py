@@ -10,11 +10,11 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import TOPICS, Topic, contents, intact, seqs
+from topicd.disk import steps
 from topicd.errors import StorageCorrupt, StorageFailed
-from topicd.shards.storage import steps
-from topicd.shards.storage.checkpoint import SINGLE_SEALS, SINGLE_SYNCS, AppendJob, SealJob, run_checkpoint
-from topicd.shards.storage.load import load_segments
-from topicd.shards.storage.seal import seal_segment
+from topicd.shards.storage.segment.jobs import SINGLE_SEALS, SINGLE_SYNCS, AppendJob, SealJob, run_checkpoint
+from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.seal import seal_segment
 
 
 def on(operation: str, suffix: str = "") -> Callable[[str, Path], bool]:

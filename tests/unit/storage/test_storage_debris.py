@@ -10,10 +10,10 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from tests.unit.storage.segment_kit import Topic
 from topicd._native import core
-from topicd.shards.storage.checkpoint import AppendJob, run_checkpoint
-from topicd.shards.storage.debris import clear_debris, cut_open_batch
-from topicd.shards.storage.load import load_segments
-from topicd.shards.storage.segment import SegmentInfo
+from topicd.shards.storage.segment.debris import clear_debris, cut_open_batch
+from topicd.shards.storage.segment.info import SegmentInfo
+from topicd.shards.storage.segment.jobs import AppendJob, run_checkpoint
+from topicd.shards.storage.segment.load import load_segments
 
 
 def last_segment(disk: FakeDisk, topic: Topic) -> SegmentInfo:

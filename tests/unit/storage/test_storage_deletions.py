@@ -11,10 +11,10 @@ from tests.support.faultfs import FaultFs
 from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import Topic
 from topicd._native import core
-from topicd.shards.storage.checkpoint import SINGLE_SYNCS, MarkJob, run_marks
-from topicd.shards.storage.deletions import append_marks, drop_marks, load_marks, pack_marks
-from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment.deletions import append_marks, drop_marks, load_marks, pack_marks
+from topicd.shards.storage.segment.jobs import SINGLE_SYNCS, MarkJob, run_marks
+from topicd.shards.storage.segment.load import load_segments
 
 
 @pytest.fixture

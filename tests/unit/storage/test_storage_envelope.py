@@ -8,9 +8,9 @@ import pytest
 import xxhash
 
 from tests.support.fakedisk import FakeDisk
+from topicd.disk import envelope
+from topicd.disk.fs import replace_file
 from topicd.errors import FormatError
-from topicd.shards.storage import envelope
-from topicd.shards.storage.fs import replace_file
 
 HOME = Path("/meta")
 PATH = HOME / "thing.bin"

@@ -11,8 +11,8 @@ import pytest
 from tests.support.fakedisk import SECTOR, STYLES, FakeDisk
 from tests.support.faultfs import Crashed, FaultFs
 from tests.support.monitorfs import MonitorFs, OrderViolation
-from topicd.shards.storage.fs import Fs
-from topicd.shards.storage.index import ENTRY
+from topicd.disk.fs import Fs
+from topicd.shards.storage.segment.index import ENTRY
 
 HOME = Path("/home")
 FILE = HOME / "file"

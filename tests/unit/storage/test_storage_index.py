@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.storage.segment_kit import frames, ts_of
 from topicd._native import core
-from topicd.shards.storage.index import (
+from topicd.shards.storage.segment.index import (
     DAMAGED,
     ENTRY_BYTES,
     GONE,

@@ -22,12 +22,12 @@ from tests.unit.storage.segment_kit import (
     summary,
 )
 from topicd._native import core
+from topicd.disk.fs import RealFs, replace_file
 from topicd.errors import FormatError
-from topicd.shards.storage.deletions import append_marks
-from topicd.shards.storage.fs import RealFs, replace_file
-from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.rewrite import rewrite_segment
+from topicd.shards.storage.segment.deletions import append_marks
+from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.rewrite import rewrite_segment
 
 
 def test_a_topic_without_a_directory_has_nothing(disk: FakeDisk, topic: Topic) -> None:

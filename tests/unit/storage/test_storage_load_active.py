@@ -17,7 +17,7 @@ from tests.unit.storage.segment_kit import (
     seqs,
 )
 from topicd._native import core
-from topicd.shards.storage.load import load_segments
+from topicd.shards.storage.segment.load import load_segments
 
 
 def test_a_torn_tail_is_cut_at_the_last_whole_record(disk: FakeDisk, three: Topic) -> None:

@@ -14,14 +14,14 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import Crashed, FaultFs
 from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import FULL, TOPICS, Topic, contents, intact
-from topicd.shards.storage.checkpoint import AppendJob, run_checkpoint
-from topicd.shards.storage.deletions import append_marks
-from topicd.shards.storage.drop import drop_segments
-from topicd.shards.storage.fs import Fs
-from topicd.shards.storage.load import load_segments
+from topicd.disk.fs import Fs
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.rewrite import rewrite_segment
-from topicd.shards.storage.segment import LoadedSegments
+from topicd.shards.storage.segment.deletions import append_marks
+from topicd.shards.storage.segment.drop import drop_segments
+from topicd.shards.storage.segment.info import LoadedSegments
+from topicd.shards.storage.segment.jobs import AppendJob, run_checkpoint
+from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.rewrite import rewrite_segment
 
 LIVES = 4000 if FULL else 120
 STEPS = 25

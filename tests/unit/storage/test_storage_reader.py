@@ -10,14 +10,14 @@ import pytest
 from tests.support.fakedisk import FakeDisk, FakeFile
 from tests.unit.storage.segment_kit import Topic, frames, tag_of, ts_of
 from topicd._native import core
+from topicd.disk.fs import Fs, RealFs, tmp_path
 from topicd.errors import StorageCorrupt
 from topicd.model import TagMatch
-from topicd.shards.storage.fs import Fs, RealFs, tmp_path
-from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.reader import SegmentReader, Span
-from topicd.shards.storage.readercache import GLANCES, GLANCES_APART, ReaderCache
-from topicd.shards.storage.rewrite import rewrite_segment
+from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.reader import SegmentReader, Span
+from topicd.shards.storage.segment.reader_cache import GLANCES, GLANCES_APART, ReaderCache
+from topicd.shards.storage.segment.rewrite import rewrite_segment
 
 COUNT = 40
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from topicd.shards.storage import fs as module
-from topicd.shards.storage.fs import RealFs
+from topicd.disk import fs as module
+from topicd.disk.fs import RealFs
 
 
 def test_short_writes_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

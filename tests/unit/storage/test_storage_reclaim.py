@@ -15,14 +15,14 @@ from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import TOPICS, Topic, contents, intact, seqs
 from topicd.errors import StorageCorrupt
 from topicd.model import TagMatch
-from topicd.shards.storage.deletions import append_marks
-from topicd.shards.storage.drop import drop_segment, drop_segments
-from topicd.shards.storage.index import GONE
-from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.reader import SegmentReader
-from topicd.shards.storage.rewrite import rewrite_segment
-from topicd.shards.storage.topicdir import finish_deletes, start_delete
+from topicd.shards.storage.segment.deletions import append_marks
+from topicd.shards.storage.segment.drop import drop_segment, drop_segments
+from topicd.shards.storage.segment.index import GONE
+from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.reader import SegmentReader
+from topicd.shards.storage.segment.rewrite import rewrite_segment
+from topicd.shards.storage.topic_dir import finish_deletes, start_delete
 
 DEAD = [(1, 3), (10, 25), (38, 40)]
 

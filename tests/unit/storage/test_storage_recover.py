@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.storage.segment_kit import frames
 from topicd.limits import MAX_FRAME
-from topicd.shards.storage import recover
-from topicd.shards.storage.index import DAMAGED, GONE, entry_at, entry_count, flagged, tiled_entries
-from topicd.shards.storage.recover import next_frame, reindex
+from topicd.shards.storage.segment import reindex as recover
+from topicd.shards.storage.segment.index import DAMAGED, GONE, entry_at, entry_count, flagged, tiled_entries
+from topicd.shards.storage.segment.reindex import next_frame, reindex
 
 ONE = frames(7, 5, 1)
 

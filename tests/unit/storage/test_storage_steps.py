@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from topicd import _native
 from topicd._native.interface import Buffer
-from topicd.shards.storage import steps
-from topicd.shards.storage.fs import RealFs
-from topicd.shards.storage.steps import Chain, Failure, MakeDir, Put, Rename, SyncDir, run_steps
+from topicd.disk import steps
+from topicd.disk.fs import RealFs
+from topicd.disk.steps import Chain, Failure, MakeDir, Put, Rename, SyncDir, run_steps
 
 native = pytest.mark.skipif(_native.run_chains is None, reason="the native core is not built")
 

@@ -19,7 +19,11 @@ from tests.support.faultfs import Crashed, FaultFs
 from tests.support.monitorfs import MonitorFs
 from tests.unit.storage.segment_kit import FULL, TOPICS, Topic, contents, intact, seqs, summary
 from tests.unit.storage.sweep import failures, fingerprint, images, noting, sweep
-from topicd.shards.storage.checkpoint import (
+from topicd.disk.fs import Fs
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment.deletions import append_marks
+from topicd.shards.storage.segment.drop import drop_segments
+from topicd.shards.storage.segment.jobs import (
     SINGLE_SEALS,
     SINGLE_SYNCS,
     AppendJob,
@@ -27,14 +31,10 @@ from topicd.shards.storage.checkpoint import (
     run_checkpoint,
     run_marks,
 )
-from topicd.shards.storage.deletions import append_marks
-from topicd.shards.storage.drop import drop_segments
-from topicd.shards.storage.fs import Fs
-from topicd.shards.storage.load import load_segments
-from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.rewrite import rewrite_segment
+from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.rewrite import rewrite_segment
 from topicd.shards.storage.snapshot import SnapshotStore
-from topicd.shards.storage.topicdir import finish_deletes, start_delete
+from topicd.shards.storage.topic_dir import finish_deletes, start_delete
 
 pytestmark = pytest.mark.timeout(3600 if FULL else 120)
 

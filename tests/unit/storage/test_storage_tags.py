@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from tests.support.fakedisk import FakeDisk
 from tests.unit.storage.segment_kit import Topic, tag_of
 from topicd._native import core
+from topicd.disk.fs import replace_file
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.model import TagMatch
-from topicd.shards.storage.deletions import append_marks
-from topicd.shards.storage.fs import replace_file
-from topicd.shards.storage.names import segment_file
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.tags import Seal, TagTable, pack_tags, read_seal
+from topicd.shards.storage.segment.deletions import append_marks
+from topicd.shards.storage.segment.names import segment_file
+from topicd.shards.storage.segment.tags import Seal, TagTable, pack_tags, read_seal
 
 HOME = Path("/t")
 KEYS = st.binary(min_size=1, max_size=3) | st.sampled_from([b"a", b"a:", b"a:1", b"ab", b"\xff", b"\xff\xff"])

@@ -7,11 +7,11 @@ import pytest
 from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from tests.unit.storage.segment_kit import Topic
-from topicd.shards.storage.deletions import append_marks
-from topicd.shards.storage.load import load_segments
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.rewrite import rewrite_segment
-from topicd.shards.storage.verify import verify_segment
+from topicd.shards.storage.segment.deletions import append_marks
+from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.rewrite import rewrite_segment
+from topicd.shards.storage.segment.verify import verify_segment
 
 
 @pytest.fixture

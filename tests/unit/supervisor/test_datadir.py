@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from topicd.disk.fs import RealFs
 from topicd.errors import FormatError
 from topicd.paths import DataDir
-from topicd.shards.storage.fs import RealFs
 from topicd.supervisor import datadir
 from topicd.supervisor.datadir import LockHeld
 

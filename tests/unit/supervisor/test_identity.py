@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from topicd.disk.fs import RealFs
 from topicd.errors import FormatError
 from topicd.ipc.control import OldInstance
 from topicd.paths import DataDir
-from topicd.shards.storage.fs import RealFs
 from topicd.supervisor.identity import ID_BLOCK, Identity
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topicd.client.client import Client
 from topicd.client.topics import TopicState
+from topicd.disk.fs import RealFs, tmp_path
 from topicd.errors import Conflict, InvalidRequest
 from topicd.model import TagMatch
-from topicd.shards.storage.fs import RealFs, tmp_path
 from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import place
 from topicd.spark.pipelines.parts import sync_file

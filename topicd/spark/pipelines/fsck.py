@@ -17,8 +17,8 @@ from topicd.cli.offline_check import Checked, SegmentJob, check_all, jobs_in, se
 from topicd.cli.offline_data import Offline, locked, open_offline
 from topicd.cli.offline_repair import settle_known
 from topicd.cli.offline_segcheck import DAMAGE, Finding, SegmentReport, check_segment
-from topicd.shards.storage.fs import Fs, RealFs
-from topicd.shards.storage.names import DATA, TAGS
+from topicd.disk.fs import Fs, RealFs
+from topicd.shards.storage.segment.names import DATA, TAGS
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from topicd.client.batch import Batch
+from topicd.disk.fs import RealFs
 from topicd.errors import StorageCorrupt
 from topicd.limits import MIB
-from topicd.shards.storage.fs import RealFs
 
 if TYPE_CHECKING:
     import pyarrow as pa

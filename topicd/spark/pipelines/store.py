@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from topicd.disk.fs import RealFs, read_all, replace_file
 from topicd.errors import Conflict, FormatError
-from topicd.shards.storage.fs import RealFs, read_all, replace_file
 
 MANIFEST = "_manifest.json"
 STAGING = "_staging"

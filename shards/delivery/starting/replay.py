@@ -1,0 +1,144 @@
+"""Append, producer and direct frames of the WAL, back into the tails of their topics. Promise: a batch counts when it
+is whole, what a segment holds already is passed over, and a hole between what is there and what comes is noted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from topicd._native.interface import Run
+from topicd.errors import TopicdError
+from topicd.frames import core, frame_checksum, parse_direct, parse_producer
+from topicd.shards.delivery.removing.deletion import note_tags
+from topicd.shards.delivery.topic.tail import Blob
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.storage.ranges import Ranges
+
+if TYPE_CHECKING:
+    from topicd.shards.delivery.actor import Actor
+
+
+@dataclass
+class _Pending:
+    """Frames of a batch whose last frame was not seen yet."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    first_seq: int = 0
+    count: int = 0
+    first_ts: int = 0
+
+
+@dataclass
+class _Mark:
+    """A producer frame, and how many records of its batch came behind it."""
+
+    producer_id: int
+    batch_no: int
+    first_seq: int
+    count: int
+    seen: int = 0
+
+
+class AppendReplay:
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._pending: dict[int, _Pending] = {}
+        self._announced: dict[int, _Mark] = {}  # by topic: a producer frame whose batch is not whole yet
+        self.holes: dict[int, list[tuple[int, int]]] = {}  # by topic: first and last seq that no frame has
+        self.claims: dict[int, Ranges] = {}  # by topic: seqs that went past the log, or were to
+        self.records = 0
+
+    def claim(self, topic: Topic, view: memoryview, run: Run) -> None:
+        """A direct write. It counts if the segments hold it: its last frame says so, for it was written last."""
+        claim = parse_direct(view, run.start, run.end)
+        self.claims.setdefault(topic.id, Ranges()).add(claim.first_seq, claim.last_seq)
+        if topic.stored >= claim.last_seq and self._checksum_at(topic, claim.last_seq) == claim.last_xxh3:
+            topic.producers.replay(claim.producer_id, claim.batch_no, claim.first_seq, claim.count)
+
+    def _checksum_at(self, topic: Topic, seq: int) -> int | None:
+        """None: it is not there any more, and whoever took it away did so after a snapshot that knows the batch."""
+        at = bisect_right(topic.segments, seq, key=lambda info: info.first_seq) - 1
+        if at < 0 or seq > topic.segments[at].last_seq:
+            return None
+        try:
+            frames = self._actor.segment_reader(topic, topic.segments[at]).read(seq, seq)
+        except (OSError, TopicdError):
+            return None
+        return frame_checksum(frames) if len(frames) else None
+
+    def announce(self, topic: Topic, view: memoryview, run: Run) -> None:
+        """A producer frame: it counts once the batch behind it is whole."""
+        self._announced[topic.id] = _Mark(*parse_producer(view, run.start, run.end))
+
+    def take(self, topic: Topic, view: memoryview, run: Run) -> None:
+        last = run.first_seq + run.count - 1
+        self._count_announced(topic, run)
+        if last <= topic.head:
+            return
+        pending = self._pending.get(topic.id)
+        start, first, count = run.start, run.first_seq, run.count
+        if first <= topic.head:
+            skip = topic.head + 1 - first
+            offsets = memoryview(core.frame_offsets(view, run.start, run.end)).cast("I")
+            start, first, count = run.start + offsets[skip], topic.head + 1, count - skip
+        expected = topic.head + 1 + (pending.count if pending is not None else 0)
+        if pending is not None and first != expected:
+            # The rest of that batch never came: a failure or a crash of its writer. It was not acknowledged.
+            self._pending.pop(topic.id)
+            pending = None
+        if first > topic.head + 1 and pending is None:
+            self._note_hole(topic, first)
+        whole_count = max(0, run.first_seq + run.whole_count - first)
+        if whole_count:
+            self._take_whole(topic, view[start : run.whole_end], first, whole_count, run, pending)
+            start, first, count = run.whole_end, first + whole_count, count - whole_count
+        if count:
+            self._hold(topic, view[start : run.end], first, count, run)
+
+    def _take_whole(
+        self, topic: Topic, frames: memoryview, first: int, count: int, run: Run, pending: _Pending | None
+    ) -> None:
+        first_ts = run.first_ts
+        if pending is not None:
+            self._pending.pop(topic.id)
+            data = b"".join([*pending.pieces, frames])
+            first, count, first_ts = pending.first_seq, pending.count + count, pending.first_ts
+        else:
+            data = bytes(frames)
+        offsets = memoryview(core.frame_offsets(data, 0, len(data))).cast("I")
+        blob = Blob(data, 0, len(data), first, offsets, first_ts, run.last_ts)
+        topic.tail.append(blob)
+        topic.tail_dead.update(topic.gone.within(blob.first_seq, blob.last_seq))
+        topic.head = topic.visible = blob.last_seq
+        topic.last_ts = max(topic.last_ts, run.last_ts)
+        topic.last_write_ms = run.last_ts
+        note_tags(topic, blob)
+        self._actor.checkpointer.note_blob(topic, blob)
+        self.records += count
+
+    def _hold(self, topic: Topic, frames: memoryview, first: int, count: int, run: Run) -> None:
+        pending = self._pending.get(topic.id)
+        if pending is None:
+            pending = self._pending[topic.id] = _Pending(first_seq=first, first_ts=run.first_ts)
+        pending.pieces.append(bytes(frames))
+        pending.count += count
+
+    def _count_announced(self, topic: Topic, run: Run) -> None:
+        """A producer frame counts once the batch right behind it is whole; whoever gets those seqs later is another."""
+        mark = self._announced.get(topic.id)
+        if mark is None:
+            return
+        if run.first_seq == mark.first_seq + mark.seen:
+            mark.seen += run.count
+            if run.first_seq + run.whole_count >= mark.first_seq + mark.count:
+                topic.producers.replay(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)
+            elif mark.seen < mark.count:
+                return
+        del self._announced[topic.id]
+
+    def _note_hole(self, topic: Topic, first: int) -> None:
+        """Seqs between what is there and the next frame. Whether they are missed shows at the end of the log."""
+        self.holes.setdefault(topic.id, []).append((topic.head + 1, first - 1))
+        topic.head = topic.visible = first - 1

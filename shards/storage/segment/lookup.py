@@ -1,0 +1,53 @@
+"""What a delete asks of a sealed segment: which records have a tag, and how large they are. Promise: the data is not
+touched, so the answer costs the same whatever the records hold.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from topicd._native import core
+from topicd.disk.fs import Fs
+from topicd.model import TagMatch
+from topicd.shards.storage.segment.index import offset_at
+from topicd.shards.storage.segment.info import SegmentInfo
+from topicd.shards.storage.segment.names import IDX, map_file, segment_file
+from topicd.shards.storage.segment.reader import SegmentReader
+from topicd.shards.storage.segment.tags import TagTable
+
+
+class SegmentLookup:
+    def __init__(self, fs: Fs, topic_dir: Path, info: SegmentInfo) -> None:
+        self._fs = fs
+        self._dir = topic_dir
+        self.info = info
+        self._table = TagTable(fs, topic_dir, info.first_seq)
+        self._index = memoryview(b"")
+        self._reader: SegmentReader | None = None
+
+    def open(self) -> SegmentLookup:
+        """StorageCorrupt if the tag table fails its checksum."""
+        try:
+            self._index = map_file(self._fs, segment_file(self._dir, self.info.first_seq, IDX))
+        except FileNotFoundError:
+            self._index = memoryview(b"")
+        self._table.open()
+        if core.xxh3_64(self._index) != self._table.index_xxh3:
+            # Damaged, or a rewrite is about to change it: the reader knows what to do.
+            self._index = memoryview(b"")
+            self._reader = SegmentReader(self._fs, self._dir, self.info).open()
+        return self
+
+    @property
+    def mapped_bytes(self) -> int:
+        return len(self._index) + self._table.mapped_bytes
+
+    def find(self, match: TagMatch) -> list[int]:
+        """Seqs of the records with a matching tag, ascending; those deleted after the seal are among them."""
+        return self._table.find(match)
+
+    def offset(self, seq: int) -> int:
+        """Where the record begins in .data; one behind the last seq: where the data ends."""
+        if self._reader is not None:
+            return self._reader.offset(seq)
+        return offset_at(self._index, seq - self.info.first_seq)

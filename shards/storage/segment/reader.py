@@ -1,0 +1,299 @@
+"""Reading one segment. Promise: bytes handed out are exactly the frames asked for; a damaged record raises
+StorageCorrupt that names the segment and its seqs, and its neighbours stay readable.
+
+A sealed segment is mapped and its index checked, the active one is read with pread. Few records of a sealed one may
+be read with pread too: opening costs little then, but the index is believed as it is, so the caller checks that the
+frames are those he asked for. Nothing changes after open(), so many threads may read; views stay valid when the reader
+is closed or forgotten.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from topicd._native import core
+from topicd.disk.fs import File, Fs
+from topicd.errors import StorageCorrupt
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment.index import (
+    DAMAGED,
+    ENTRY,
+    ENTRY_BYTES,
+    IndexEntry,
+    damaged_entries,
+    entry_at,
+    entry_count,
+    flagged,
+    gone_entries,
+    offset_at,
+)
+from topicd.shards.storage.segment.info import SegmentInfo
+from topicd.shards.storage.segment.names import DATA, IDX, map_file, segment_file, segment_path, topic_id_of
+from topicd.shards.storage.segment.reindex import APPEND, reindex
+from topicd.shards.storage.segment.tags import Seal, TagTable, pack_tags, read_seal
+
+_WARM_CHUNK = 1 << 20
+
+
+class Span(NamedTuple):
+    """Neighbouring records and where their bytes lie in .data."""
+
+    first_seq: int
+    last_seq: int
+    start: int
+    end: int
+
+
+class SegmentReader:
+    def __init__(self, fs: Fs, topic_dir: Path, info: SegmentInfo, *, mapped: bool | None = None) -> None:
+        """info is read at every call, so the active segment's growth shows as soon as its owner notes it. mapped
+        defaults to whether it is sealed."""
+        self._fs = fs
+        self._dir = topic_dir
+        self._info = info
+        self._mapped = info.sealed if mapped is None else mapped
+        self._data = memoryview(b"")
+        self._index = memoryview(b"")
+        self._files: tuple[File, File] | None = None
+        self._damaged = Ranges()
+        self._tags: TagTable | None = None
+
+    def open(self) -> SegmentReader:
+        try:
+            if self._mapped:
+                self._map()
+            else:
+                index = self._fs.open(segment_path(self._dir, self._info.first_seq, IDX))
+                try:
+                    self._files = (index, self._fs.open(segment_path(self._dir, self._info.first_seq, DATA)))
+                except BaseException:
+                    index.close()
+                    raise
+        except FileNotFoundError as error:
+            raise self._corrupt(self._info.first_seq, self._info.last_seq, "a file is missing") from error
+        return self
+
+    def _map(self) -> None:
+        # Index, data, seal: a rewrite changes the seal, then the data, then the index. Opened in this order a pair
+        # that does not match is one whose index the seal does not vouch for.
+        index, data = map_file(self._fs, self._path(IDX)), map_file(self._fs, self._path(DATA))
+        index = self._believed_index(index, data)
+        if len(index) != self._info.count * ENTRY_BYTES:
+            raise self._corrupt(self._info.first_seq, self._info.last_seq, "the index has a wrong size")
+        self._index, self._data = index, data
+        self._damaged = Ranges(flagged(index, self._info.first_seq, DAMAGED))
+
+    def _believed_index(self, index: memoryview, data: memoryview) -> memoryview:
+        """The index as it is if its seal vouches for it, else one from the data, in memory only."""
+        seal = self._seal()
+        if seal is None or core.xxh3_64(index) == seal.index_xxh3:
+            return index
+        first, last = self._info.first_seq, self._info.last_seq
+        entries, _, end, _ = reindex(data, first, topic_id_of(self._dir), last)
+        found = entry_count(entries)
+        if found < self._info.count:
+            ts = entry_at(entries, found - 1).ts if found else 0
+            known_gone = not seal.gone.missing(first + found, last)
+            missing = self._info.count - found
+            entries += gone_entries(end, ts, missing) if known_gone else damaged_entries(end, end, ts, missing)
+        return memoryview(entries)
+
+    def _seal(self) -> Seal | None:
+        try:
+            return read_seal(self._fs, self._dir, self._info.first_seq)
+        except FileNotFoundError:
+            return None
+
+    @property
+    def info(self) -> SegmentInfo:
+        return self._info
+
+    @property
+    def mapped(self) -> bool:
+        return self._mapped
+
+    @property
+    def mapped_bytes(self) -> int:
+        return len(self._data) + len(self._index)
+
+    def entry(self, seq: int) -> IndexEntry:
+        """(offset, length, ts, flags); IndexError if the segment does not cover seq."""
+        info = self._info
+        number = seq - info.first_seq
+        if not 0 <= number < info.count:
+            raise IndexError(f"seq {seq} is not in segment {info.first_seq}..{info.last_seq}")
+        if self._mapped:
+            return entry_at(self._index, number)
+        raw = self._open_files()[0].pread(ENTRY_BYTES, number * ENTRY_BYTES)
+        if len(raw) < ENTRY_BYTES:
+            raise self._corrupt(seq, info.last_seq, "the index ends early")
+        return IndexEntry._make(ENTRY.unpack(raw))
+
+    def offset(self, seq: int) -> int:
+        """Where the record begins in .data; one behind the last seq: where the data ends."""
+        number = seq - self._info.first_seq
+        if self._mapped:
+            return offset_at(self._index, number)
+        if number < self._info.count:
+            return self.entry(seq).offset
+        last = self.entry(seq - 1)
+        return last.offset + last.length
+
+    def locate(self, after_seq: int, max_records: int, max_bytes: int, ts: bool = False) -> Span | None:
+        """Records behind after_seq, as many as fit but at least one; None if there is none.
+
+        With ts, after_seq is a time in ms instead: records from the first that is not older.
+        """
+        info = self._info
+        first = self.seq_at_ts(after_seq) if ts else max(after_seq + 1, info.first_seq)
+        last = min(first + max_records - 1, info.last_seq)
+        if first > last:
+            return None
+        start, length, _, _ = self.entry(first)
+        end = start + length
+        low, high = first, last
+        middle = last  # mostly they all fit
+        while low < high:
+            offset, length, _, _ = self.entry(middle)
+            if offset + length - start <= max_bytes:
+                low, end = middle, offset + length
+            else:
+                high = middle - 1
+            middle = (low + high + 1) // 2
+        return Span(first, low, start, end)
+
+    def read(self, first_seq: int, last_seq: int) -> memoryview | bytes:
+        """The frames of first_seq..last_seq, end to end; checksums are not checked (see verify)."""
+        for first, last in self._damaged.within(first_seq, last_seq):
+            raise self._corrupt(first, last, "frames were unreadable when it was sealed")
+        start = self.entry(first_seq).offset
+        return self.read_span(Span(first_seq, last_seq, start, start + self.bytes_of(first_seq, last_seq)))
+
+    def read_span(self, span: Span) -> memoryview | bytes:
+        """The bytes of a span, whatever they are."""
+        if self._mapped:
+            frames: memoryview | bytes = self._data[span.start : span.end]
+        else:
+            frames = self._open_files()[1].pread(span.end - span.start, span.start)
+        if len(frames) != span.end - span.start:
+            raise self._corrupt(self._first_behind(span.start + len(frames)), span.last_seq, "data ends early")
+        return frames
+
+    def forget(self, last_seq: int) -> None:
+        """Records up to that one will not be read soon. A mapped segment, which others read as well, keeps them."""
+        if self._files is not None:
+            self._files[1].forget(self.offset(last_seq + 1))
+
+    def bytes_of(self, first_seq: int, last_seq: int) -> int:
+        """Bytes that the records first_seq..last_seq take in .data."""
+        if last_seq < first_seq:
+            raise ValueError(f"range {first_seq}..{last_seq} runs backwards")
+        offset, length, _, _ = self.entry(last_seq)
+        return offset + length - self.entry(first_seq).offset
+
+    def seq_at_ts(self, ts: int) -> int:
+        """The first seq whose record is not older than ts; last_seq + 1 if all are."""
+        low, high = self._info.first_seq, self._info.last_seq + 1
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle).ts >= ts:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def verify(self, first_seq: int, last_seq: int) -> None:
+        """StorageCorrupt, naming the first damaged stretch, if a frame of first_seq..last_seq is bad."""
+        frames = memoryview(self.read(first_seq, last_seq))
+        base = self.entry(first_seq).offset
+        at, seq = 0, first_seq
+        scan = core.scan_frames(frames, 0, len(frames))
+        for run in scan.runs:
+            if not self._is_mine(run.type, run.topic_id) or run.first_seq < seq:
+                break
+            if run.first_seq > seq and self.bytes_of(seq, run.first_seq - 1):
+                break
+            at, seq = run.end, run.first_seq + run.count
+        if at == len(frames) and not (seq <= last_seq and self.bytes_of(seq, last_seq)):
+            return
+        bad = self._first_behind(base + at)
+        raise self._corrupt(bad, self._last_bad(bad, last_seq), "a frame fails its checksum")
+
+    def warm(self, first_seq: int, last_seq: int) -> None:
+        """Bring the bytes into memory without holding up other threads, which a page fault in a map would."""
+        start, end = self.entry(first_seq).offset, sum(self.entry(last_seq)[:2])
+        file = self._fs.open(self._path(DATA))
+        try:
+            for at in range(start, end, _WARM_CHUNK):
+                file.pread(min(_WARM_CHUNK, end - at), at)
+        finally:
+            file.close()
+
+    def tags(self) -> TagTable:
+        """The tag table of a sealed segment, opened at first use; from the data if the stored one is
+        damaged.
+        """
+        if self._tags is None:
+            table = TagTable(self._fs, self._dir, self._info.first_seq)
+            try:
+                self._tags = table.open()
+            except (StorageCorrupt, FileNotFoundError):
+                self._tags = table.use(self._build_tags())
+        return self._tags
+
+    def _build_tags(self) -> memoryview:
+        info = self._info
+        tagged: list[tuple[bytes, int]] = []
+        for first, last in self._damaged.missing(info.first_seq, info.last_seq):
+            frames = self.read(first, last)
+            tagged += core.frame_tags(frames, 0, len(frames))
+        seal = Seal(info.first_seq, info.count, 0, info.data_bytes, info.first_ts, info.last_ts, info.created_ms, 0)
+        return memoryview(b"".join(pack_tags(seal, tagged)))
+
+    def close(self) -> None:
+        """May be called twice. Do not call it while another thread reads; forget the reader instead."""
+        self._data = self._index = memoryview(b"")
+        if self._files is not None:
+            for file in self._files:
+                file.close()
+        self._files, self._tags = None, None
+
+    def _is_mine(self, kind: int, topic_id: int) -> bool:
+        return kind == APPEND and topic_id_of(self._dir) in {None, topic_id}
+
+    def _first_behind(self, offset: int) -> int:
+        """The first seq with bytes at or behind the offset."""
+        low, high = self._info.first_seq, self._info.last_seq
+        while low < high:
+            middle = (low + high) // 2
+            if sum(self.entry(middle)[:2]) > offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _last_bad(self, bad: int, last_seq: int) -> int:
+        seq = bad
+        while seq < last_seq:
+            entry = self.entry(seq + 1)
+            frame = self.read(seq + 1, seq + 1)
+            runs = core.scan_frames(frame, 0, len(frame)).runs
+            good = len(runs) == 1 and runs[0].end == entry.length and runs[0].first_seq == seq + 1
+            if entry.length and good and self._is_mine(runs[0].type, runs[0].topic_id):
+                break
+            seq += 1
+        return seq
+
+    def _open_files(self) -> tuple[File, File]:
+        if self._files is None:
+            raise ValueError("the reader is not open")
+        return self._files
+
+    def _path(self, part: str) -> Path:
+        return segment_file(self._dir, self._info.first_seq, part)
+
+    def _corrupt(self, first: int, last: int, what: str) -> StorageCorrupt:
+        path = self._path(DATA)
+        message = f"{path}: records {first}..{last}: {what}"
+        return StorageCorrupt(message, segment=str(path), first_seq=first, last_seq=last)

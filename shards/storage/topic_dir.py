@@ -1,0 +1,52 @@
+"""Deleting a topic's directory. Promise: once start_delete returned, no restart sees the topic's records
+again.
+
+The rename is the deletion; the files go afterwards, in the background or after a restart.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from topicd import paths
+from topicd.disk.fs import Fs
+
+DELETED_SUFFIX = ".deleted"
+
+
+def start_delete(fs: Fs, topics_dir: Path, topic_id: int) -> None:
+    """Rename the directory away, durably. A topic without a directory is fine; so is a repetition."""
+    live = topics_dir / paths.topic_dir_name(topic_id)
+    away = live.with_name(live.name + DELETED_SUFFIX)
+    if fs.exists(live):
+        if fs.exists(away):
+            # Left by an interrupted delete: a rename replaces empty directories only.
+            _remove(fs, away)
+        fs.rename(live, away)
+    if fs.exists(topics_dir):
+        # Also when the rename was done before: it may not have been durable.
+        fs.sync_dir(topics_dir)
+
+
+def finish_deletes(fs: Fs, topics_dir: Path) -> list[int]:
+    """Remove every directory that was renamed away; the ids of their topics. May be repeated after an
+    OSError.
+    """
+    done: list[int] = []
+    for name in fs.listdir(topics_dir):
+        parsed = paths.parse_topic_dir(name)
+        if parsed is not None and parsed[1]:
+            _remove(fs, topics_dir / name)
+            done.append(parsed[0])
+    if done:
+        fs.sync_dir(topics_dir)
+    return done
+
+
+def _remove(fs: Fs, directory: Path) -> None:
+    """Every shard removes what it finds, so another one may be at the same directory."""
+    for name in fs.listdir(directory):
+        fs.unlink(directory / name, missing_ok=True)
+    with suppress(FileNotFoundError):
+        fs.rmdir(directory)

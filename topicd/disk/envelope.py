@@ -1,0 +1,89 @@
+"""Small files whole: written beside, synced, renamed over the old one; read only if every byte checks out.
+
+Promise: once save() returned, the new body survives power loss; after a failed or interrupted save the old or
+the new one is there, whole; load() never guesses.
+
+    0  4s  magic     what kind of file
+    4  u16 version   of the body's layout
+    6  u16 flags     0
+    8  u32 body_len
+   12  u64 xxh3_64   over bytes 0..12 and the body
+   20  body          msgpack
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import xxhash
+
+from topicd.disk.fs import Fs, read_all, replace_file
+from topicd.errors import FormatError
+from topicd.limits import SMALL_FILE_MAX
+
+_HEADER = struct.Struct(
+    "<"  # little-endian, unpadded
+    "4s"  # magic
+    "H"  # version
+    "H"  # flags
+    "I"  # body_len
+)
+_CHECKSUM = struct.Struct("<Q")
+HEADER_BYTES = _HEADER.size + _CHECKSUM.size
+
+
+def save(fs: Fs, path: Path, magic: bytes, version: int, body: Any) -> None:
+    """Replace path by the new body, durably. The directory must exist."""
+    replace_file(fs, path, [pack(path, magic, version, body)])
+
+
+def load(fs: Fs, path: Path, magic: bytes, version: int) -> Any:
+    """The body. FileNotFoundError without such a file; FormatError if its bytes are not what save() wrote."""
+    return unpack(path, magic, version, read_all(fs, path, SMALL_FILE_MAX))
+
+
+def pack(path: Path, magic: bytes, version: int, body: Any) -> bytes:
+    if len(magic) != 4:
+        raise ValueError(f"magic must have 4 bytes, not {magic!r}")
+    packed: bytes = msgpack.packb(body, use_bin_type=True)
+    if HEADER_BYTES + len(packed) > SMALL_FILE_MAX:
+        raise _wrong(path, "size", HEADER_BYTES + len(packed), f"at most {SMALL_FILE_MAX}")
+    head = _HEADER.pack(magic, version, 0, len(packed))
+    return b"".join((head, _CHECKSUM.pack(_checksum(head, packed)), packed))
+
+
+def unpack(path: Path, magic: bytes, version: int, raw: bytes) -> Any:
+    if len(raw) < HEADER_BYTES:
+        raise _wrong(path, "size", len(raw), f"at least {HEADER_BYTES}")
+    found_magic, found_version, flags, body_len = _HEADER.unpack_from(raw)
+    (checksum,) = _CHECKSUM.unpack_from(raw, _HEADER.size)
+    if found_magic != magic:
+        raise _wrong(path, "magic", found_magic, magic)
+    if found_version != version:
+        raise _wrong(path, "version", found_version, version)
+    if flags != 0:
+        raise _wrong(path, "flags", flags, 0)
+    if len(raw) != HEADER_BYTES + body_len:
+        raise _wrong(path, "size", len(raw), HEADER_BYTES + body_len)
+    body = memoryview(raw)[HEADER_BYTES:]
+    actual = _checksum(raw[: _HEADER.size], body)
+    if actual != checksum:
+        raise _wrong(path, "checksum", f"{actual:016x}", f"{checksum:016x}")
+    try:
+        return msgpack.unpackb(body, raw=False, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise _wrong(path, "body", str(error) or type(error).__name__, "msgpack") from error
+
+
+def _checksum(head: bytes, body: bytes | memoryview) -> int:
+    state = xxhash.xxh3_64(head)
+    state.update(body)
+    return state.intdigest()
+
+
+def _wrong(path: Path, what: str, found: object, expected: object) -> FormatError:
+    message = f"{path}: {what} is {found}, expected {expected}"
+    return FormatError(message, path=str(path), what=what, found=found, expected=expected)

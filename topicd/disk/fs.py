@@ -1,0 +1,343 @@
+"""The one door to the disk: every open, write, sync, rename and unlink of storage code goes through Fs.
+
+Promise: pwrite returns only when every byte was accepted; a failed call raises OSError with its errno;
+nothing is durable before sync_data/sync (a file's bytes) and sync_dir (its name). Tests put FakeDisk, FaultFs
+and MonitorFs (tests/support) in the place of RealFs.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from topicd import _native
+from topicd._native.interface import Buffer
+from topicd.disk import steps
+from topicd.disk.steps import Chain, Failure, Rename
+from topicd.errors import FormatError
+
+_IOV_MAX = os.sysconf("SC_IOV_MAX")
+_SYNC_FILE_RANGE_WRITE = 2
+_FILE_MODE = 0o640
+_DIR_MODE = 0o750
+
+
+class File(Protocol):
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to size bytes from offset; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Write the parts back to back from offset; after an OSError any prefix may be in the file."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync_data(self) -> None:
+        """Make the bytes and the size durable (fdatasync)."""
+        ...
+
+    def sync(self) -> None:
+        """Make the bytes and every attribute durable (fsync)."""
+        ...
+
+    def size(self) -> int: ...
+
+    def map(self) -> memoryview:
+        """The current bytes, read-only. The view outlives close(); the mapping goes with its last view."""
+        ...
+
+    def fileno(self) -> int: ...
+
+    def begin_sync(self, offset: int, length: int) -> None:
+        """A hint: these bytes will be synced soon, the disk may begin. Only the sync promises and reports."""
+        ...
+
+    def forget(self, size: int) -> None:
+        """So many bytes from the beginning will not be read soon: the memory that holds them may go to others."""
+        ...
+
+    def close(self) -> None:
+        """May be called twice."""
+        ...
+
+
+class Fs(Protocol):
+    def open(self, path: Path | str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        """Without write: read only. create makes a missing file; exclusive refuses an existing one."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic, replaces target; durable after sync_dir of the parent(s)."""
+        ...
+
+    def unlink(self, path: Path, missing_ok: bool = False) -> None: ...
+
+    def mkdir(self, path: Path) -> None:
+        """Make path and its missing parents; an existing directory is fine. The caller syncs the parents."""
+        ...
+
+    def rmdir(self, path: Path) -> None: ...
+
+    def listdir(self, path: Path) -> list[str]:
+        """Names in no particular order; a missing directory has none."""
+        ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def size(self, path: Path) -> int: ...
+
+    def sync_dir(self, path: Path) -> None:
+        """Make creates, renames and unlinks inside path durable."""
+        ...
+
+    def sync_filesystem(self, path: Path) -> None:
+        """Make everything on the filesystem of the directory path durable: cheaper than many single syncs."""
+        ...
+
+    def free_bytes(self, path: Path) -> int: ...
+
+    def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
+        """Do the steps of every chain, one chain after the other; which chains failed, by number, and where."""
+        ...
+
+
+class RealFile:
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(self._fd, size - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, parts: Sequence[Buffer], offset: int) -> None:
+        if len(parts) <= _IOV_MAX:
+            # Nearly always one call is enough; what it left is written below.
+            done = os.pwritev(self._fd, parts, offset)
+            if done == sum(map(len, parts)):
+                return
+        rest = iter(parts)
+        while chunk := [memoryview(part).cast("B") for part in islice(rest, _IOV_MAX)]:
+            offset = self._write_chunk(chunk, offset)
+
+    def _write_chunk(self, views: list[memoryview], offset: int) -> int:
+        at, left = 0, sum(map(len, views))
+        while left:
+            done = os.pwritev(self._fd, views[at:], offset)
+            if done <= 0:
+                raise OSError(errno.EIO, "the disk accepted no byte")
+            offset += done
+            left -= done
+            while at < len(views) and done >= len(views[at]):
+                done -= len(views[at])
+                at += 1
+            if done:
+                views[at] = views[at][done:]
+        return offset
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync_data(self) -> None:
+        os.fdatasync(self._fd)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def map(self) -> memoryview:
+        size = self.size()
+        if size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(self._fd, size, access=mmap.ACCESS_READ))
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def begin_sync(self, offset: int, length: int) -> None:
+        _libc().sync_file_range(self._fd, offset, length, _SYNC_FILE_RANGE_WRITE)
+
+    def forget(self, size: int) -> None:
+        os.posix_fadvise(self._fd, 0, size, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # A cached reader is forgotten, not closed, because another thread may still read through it.
+        self.close()
+
+
+class RealFs:
+    def __init__(self) -> None:
+        self._anchors: dict[Path, int] = {}
+
+    def open(self, path: Path | str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> RealFile:
+        flags = os.O_RDWR if write else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_CREAT | os.O_EXCL
+        return RealFile(os.open(path, flags, _FILE_MODE))
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: Path, missing_ok: bool = False) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def mkdir(self, path: Path) -> None:
+        os.makedirs(path, _DIR_MODE, exist_ok=True)
+
+    def rmdir(self, path: Path) -> None:
+        os.rmdir(path)
+
+    def listdir(self, path: Path) -> list[str]:
+        try:
+            return os.listdir(path)
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: Path) -> bool:
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def size(self, path: Path) -> int:
+        return os.stat(path).st_size
+
+    def sync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            # A filesystem that cannot sync directories says EINVAL and keeps its own order of names.
+            if error.errno != errno.EINVAL:
+                raise
+        finally:
+            os.close(fd)
+
+    def sync_filesystem(self, path: Path) -> None:
+        if _libc().syncfs(self._anchor(path)) != 0:
+            code = _errno_of_libc()
+            raise OSError(code, os.strerror(code), str(path))
+
+    def _anchor(self, path: Path) -> int:
+        # It stays open: the kernel tells a descriptor of every write-back error since its last syncfs, and a
+        # fresh one would miss those that another process was told of first.
+        fd = self._anchors.get(path)
+        if fd is None:
+            fd = self._anchors[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        return fd
+
+    def __del__(self) -> None:
+        while self._anchors:
+            os.close(self._anchors.popitem()[1])
+
+    def free_bytes(self, path: Path) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
+        if _native.run_chains is None:
+            return steps.run_steps(self, chains)
+        found = _native.run_chains(chains, _FILE_MODE, _DIR_MODE, steps.LONG, steps.PIECE)
+        return {number: _failure(chains[number], *what) for number, what in found.items()}
+
+
+def _failure(chain: Chain, number: int, code: int, size: int) -> Failure:
+    if not code:
+        return Failure(number, None, size)
+    step = chain[number]
+    target = step.target if isinstance(step, Rename) else None
+    return Failure(number, OSError(code, os.strerror(code), step[0], None, target))
+
+
+@cache
+def _libc() -> Any:
+    import ctypes  # not at every start: it is needed once something was written
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syncfs.argtypes = [ctypes.c_int]
+    libc.syncfs.restype = ctypes.c_int
+    libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    libc.sync_file_range.restype = ctypes.c_int
+    return libc
+
+
+def _errno_of_libc() -> int:
+    import ctypes
+
+    return ctypes.get_errno()
+
+
+def read_all(fs: Fs, path: Path, limit: int) -> bytes:
+    """The whole file; FormatError if it is larger than limit."""
+    file = fs.open(path)
+    try:
+        size = file.size()
+        if size > limit:
+            raise FormatError(
+                f"{path}: {size} bytes, expected at most {limit}", path=str(path), found=size, expected=limit
+            )
+        return file.pread(size, 0)
+    finally:
+        file.close()
+
+
+TMP_SUFFIX = ".tmp"
+
+
+def tmp_path(path: Path) -> Path:
+    return path.with_name(path.name + TMP_SUFFIX)
+
+
+def write_beside(fs: Fs, path: Path, parts: Sequence[Buffer]) -> Path:
+    """The parts as a synced file under the temporary name of path; after an OSError it is removed again."""
+    tmp = tmp_path(path)
+    try:
+        file = fs.open(tmp, write=True, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(parts, 0)
+            file.sync()
+        finally:
+            file.close()
+    except OSError:
+        with suppress(OSError):
+            fs.unlink(tmp, missing_ok=True)
+        raise
+    return tmp
+
+
+def replace_file(fs: Fs, path: Path, parts: Sequence[Buffer]) -> None:
+    """Put the parts in the place of path, durably. After a failure: the old or the new bytes, whole."""
+    # The bytes before the name: a rename may survive a crash that its unsynced bytes do not.
+    fs.rename(write_beside(fs, path, parts), path)
+    fs.sync_dir(path.parent)
