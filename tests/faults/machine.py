@@ -28,7 +28,7 @@ from topicd.frames import core
 from topicd.ipc import shm
 from topicd.ipc.control import DELIVERY, WAL, BootInfo, ControlChannel, OldInstance
 from topicd.ipc.doorbell import Doorbell
-from topicd.ipc.protocol import (
+from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
     APPENDED,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import msgpack
 
 from tests.process.wire import append_body, batch
-from topicd.ipc import protocol
-from topicd.ipc.protocol import APPEND, BULK_OPS, CREDIT, FETCH, HEADER, LENGTH_FIELD, MIN_LENGTH, MessageFlag, Op
+from topicd.ipc.protocol import wire as protocol
+from topicd.ipc.protocol.wire import APPEND, BULK_OPS, CREDIT, FETCH, HEADER, LENGTH_FIELD, MIN_LENGTH, MessageFlag, Op
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
 
 DELIVERY = "delivery"

@@ -22,7 +22,7 @@ from topicd.errors import (
     TopicNotFound,
 )
 from topicd.frames import FLAGS_AT, SEQ_AT, TYPE_AT, FrameFlag
-from topicd.ipc.protocol import ANSWER, APPEND, HEADER, MessageFlag, Op
+from topicd.ipc.protocol.wire import ANSWER, APPEND, HEADER, MessageFlag, Op
 from topicd.limits import KIB, MIB
 
 CLASSES = ["ephemeral", "memory", "disk", "fsync"]

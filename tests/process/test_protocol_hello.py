@@ -18,7 +18,7 @@ from tests.process.wire import Reply, Wire, packed
 from tests.support.daemon import Daemon, wait_until
 from topicd import limits
 from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, UnsupportedVersion
-from topicd.ipc.protocol import ANSWER, HEADER, PROTOCOL_VERSION, Op
+from topicd.ipc.protocol.wire import ANSWER, HEADER, PROTOCOL_VERSION, Op
 
 ROLES = ["supervisor", "delivery"]
 

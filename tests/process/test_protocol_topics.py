@@ -19,7 +19,7 @@ from topicd.errors import (
     TopicNotFound,
     WrongShard,
 )
-from topicd.ipc.protocol import ANSWER, Op
+from topicd.ipc.protocol.wire import ANSWER, Op
 from topicd.paths import topic_dir_name
 from topicd.placement import delivery_shard
 

@@ -12,8 +12,9 @@ import msgpack
 
 from topicd.errors import from_wire
 from topicd.frames import core
-from topicd.ipc import protocol, unixsock
-from topicd.ipc.protocol import ANSWER, APPEND, APPENDED, CREDIT, FETCH, FETCHED, MessageFlag, MessageReader, Op
+from topicd.ipc import unixsock
+from topicd.ipc.protocol import wire as protocol
+from topicd.ipc.protocol.wire import ANSWER, APPEND, APPENDED, CREDIT, FETCH, FETCHED, MessageFlag, MessageReader, Op
 from topicd.placement import delivery_shard
 
 PATIENCE_S = 30.0

@@ -11,7 +11,7 @@ import msgpack
 
 from tests.support.fakelog import FakeTopic
 from topicd.errors import Conflict, ConsumerNotFound, InvalidRequest, TopicdError, WrongShard
-from topicd.ipc.protocol import (
+from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
     APPENDED,

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from topicd.ipc import protocol, shm, unixsock
-from topicd.ipc.protocol import MessageReader, Op
+from topicd.ipc import shm, unixsock
+from topicd.ipc.protocol import wire as protocol
+from topicd.ipc.protocol.wire import MessageReader, Op
 
 DAEMON = Path(__file__).with_name("stub_daemon.py")
 PATIENCE_S = 30.0

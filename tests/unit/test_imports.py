@@ -77,7 +77,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd": ("topicd.client", "topicd.aio", *VOCABULARY),
 }
 # Single modules that stand alone though their package does not.
-ALONE = {"topicd.ipc.protocol", "topicd.ipc.unixsock", "topicd.__main__", "topicd"}
+ALONE = {"topicd.ipc.unixsock", "topicd.__main__", "topicd"}
 
 
 class Import(NamedTuple):
@@ -165,8 +165,8 @@ def test_every_module_is_found() -> None:
         ("topicd.supervisor.loop", "from topicd.shards.runtime import Shard"),
         ("topicd.cli.read", "from topicd.disk.fs import RealFs"),
         ("topicd.cli.read", "from topicd.ipc.ring import Ring"),
-        ("topicd.ipc.protocol", "from topicd.ipc import ring"),
-        ("topicd.errors", "from topicd.ipc.protocol import Op"),
+        ("topicd.ipc.protocol.wire", "from topicd.ipc import ring"),
+        ("topicd.errors", "from topicd.ipc.protocol.wire import Op"),
         ("topicd.spark.source", "from topicd.shards.storage.segment.reader import SegmentReader"),
     ],
 )

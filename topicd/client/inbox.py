@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from topicd.client.wire import ACK, ACK_LENGTH, ACK_OP, OTHERS
 from topicd.errors import FormatError
-from topicd.ipc.protocol import BULK_OPS, HEADER, LENGTH_FIELD, MIN_LENGTH
+from topicd.ipc.protocol.wire import BULK_OPS, HEADER, LENGTH_FIELD, MIN_LENGTH
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
 
 BUFFER = 128 * KIB

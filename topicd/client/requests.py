@@ -10,7 +10,7 @@ from topicd.client.batch import Batch
 from topicd.client.serial import Match, Start, cursor, match_wire, milliseconds, nodes_wire, start_wire
 from topicd.client.wire import packed
 from topicd.errors import InvalidRequest
-from topicd.ipc.protocol import FETCH, MessageFlag
+from topicd.ipc.protocol.wire import FETCH, MessageFlag
 from topicd.limits import LONG_POLL_MS_MAX
 from topicd.model import TopicConfig
 

@@ -1,7 +1,7 @@
 """Requests as bytes and answers as values. Promise: whatever bytes a server sends, the outcome is a value
 or FormatError.
 
-Layouts: topicd.ipc.protocol. Nothing here touches a socket.
+Layouts: topicd.ipc.protocol.wire. Nothing here touches a socket.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from topicd.errors import FormatError, InvalidRequest, TopicdError, from_wire
-from topicd.ipc.protocol import (
+from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
     APPENDED,

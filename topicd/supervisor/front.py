@@ -1,4 +1,4 @@
-"""The supervisor's socket: HELLO with the shard map, PING, STATUS. Bytes: ipc/protocol.py.
+"""The supervisor's socket: HELLO with the shard map, PING, STATUS. Bytes: ipc/protocol/wire.py.
 
 Promise: a client can only ask; however it behaves, memory stays bounded and the loop never waits for it.
 A peer whose uid is not allowed gets one error. When all places are taken, whoever was idle longest makes
@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from topicd.errors import Forbidden, Internal, InvalidRequest, Throttled, TopicdError
-from topicd.ipc import protocol, unixsock
-from topicd.ipc.protocol import Message, MessageReader, Op
+from topicd.ipc import unixsock
+from topicd.ipc.protocol import wire as protocol
+from topicd.ipc.protocol.wire import Message, MessageReader, Op
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MIB
 
 MAX_CONNECTIONS = 256

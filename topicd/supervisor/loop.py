@@ -20,7 +20,7 @@ from topicd import telemetry
 from topicd.config import ConfigError, Settings
 from topicd.errors import InvalidRequest
 from topicd.ipc.control import WAL
-from topicd.ipc.protocol import Op
+from topicd.ipc.protocol.wire import Op
 from topicd.supervisor import reloading, status
 from topicd.supervisor.child import COMMANDS
 from topicd.supervisor.family import Family

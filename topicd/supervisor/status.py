@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from topicd import __version__, limits
 from topicd.config import Settings
 from topicd.errors import UnsupportedVersion
-from topicd.ipc.protocol import PROTOCOL_VERSION
+from topicd.ipc.protocol.wire import PROTOCOL_VERSION
 from topicd.paths import RunDir
 from topicd.supervisor.child import Child
 from topicd.supervisor.states import ChildState, Phase

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from topicd.errors import Forbidden, InvalidRequest, TopicdError, TopicNotFound
-from topicd.ipc.protocol import unpack_map
+from topicd.ipc.protocol.wire import unpack_map
 from topicd.ipc.unixsock import peer_credentials
 from topicd.limits import KIB, MAX_SEQ
 from topicd.shards.storage.segment.names import DATA, segment_file

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import topicd
 from topicd import limits
 from topicd.errors import Conflict, InvalidRequest, Throttled, TopicdError, TopicNotFound, UnsupportedVersion
-from topicd.ipc.protocol import FETCH, PROTOCOL_VERSION, MessageFlag, Op, unpack_map
+from topicd.ipc.protocol.wire import FETCH, PROTOCOL_VERSION, MessageFlag, Op, unpack_map
 from topicd.model import GapReason, TagMatch, Tombstone, TopicConfig, check_topic_name, is_internal
 from topicd.shards.delivery.reading.reading import NO_FILTER, ReadFilter
 from topicd.shards.delivery.reading.subscriptions import LongPoll, Subscription

@@ -15,7 +15,7 @@ import msgpack
 
 from topicd._native import core
 from topicd.errors import Forbidden, Internal, InvalidRequest, NotReady, Throttled, TopicdError
-from topicd.ipc.protocol import (
+from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
     APPENDED,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from topicd.errors import BatchTooLarge, InvalidRequest, Throttled, TopicFull, TopicNotFound
 from topicd.frames import codec_error, core, producer_frame
-from topicd.ipc.protocol import APPEND, FLAG_COPY, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE, HEADER
+from topicd.ipc.protocol.wire import APPEND, FLAG_COPY, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE, HEADER
 from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, KIB, MAX_BATCH_RECORDS
 from topicd.shards.delivery.writing.copy_ranges import Copied
 from topicd.shards.delivery.writing.in_flight import AppendEntry, Replier, Run, Waiter

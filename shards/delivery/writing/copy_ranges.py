@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from topicd._native.interface import Buffer
 from topicd.errors import BatchTooLarge, Conflict, InvalidRequest
 from topicd.frames import FLAGS_AT, FrameFlag, core
-from topicd.ipc.protocol import COPIED
+from topicd.ipc.protocol.wire import COPIED
 from topicd.limits import FETCH_BYTES_MAX, MAX_COPY_BYTES, MAX_COPY_RANGES, MAX_SEQ
 from topicd.model import is_internal
 from topicd.shards.delivery.reading.reading import NO_FILTER

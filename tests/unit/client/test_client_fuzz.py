@@ -16,7 +16,7 @@ import topicd.aio
 from tests.support.fakeserver import FakeServer, Request
 from topicd.client.watch import Watch
 from topicd.errors import TopicdError
-from topicd.ipc.protocol import HEADER
+from topicd.ipc.protocol.wire import HEADER
 
 
 def mangler(chance: random.Random) -> Callable[[bytes], bytes]:

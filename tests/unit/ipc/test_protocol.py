@@ -9,8 +9,8 @@ import msgpack
 import pytest
 
 from topicd.errors import InvalidRequest, Throttled, from_wire
-from topicd.ipc import protocol
-from topicd.ipc.protocol import MessageReader, Op
+from topicd.ipc.protocol import wire as protocol
+from topicd.ipc.protocol.wire import MessageReader, Op
 
 
 def cut(reader: MessageReader, raw: bytes) -> list[tuple[int, int, int, bytes]]:

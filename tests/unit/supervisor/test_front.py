@@ -14,8 +14,9 @@ import pytest
 
 from tests.support.stub_harness import Link
 from topicd.errors import InvalidRequest
-from topicd.ipc import protocol, unixsock
-from topicd.ipc.protocol import Op
+from topicd.ipc import unixsock
+from topicd.ipc.protocol import wire as protocol
+from topicd.ipc.protocol.wire import Op
 from topicd.supervisor import front as front_module
 from topicd.supervisor.front import MAX_REQUEST, Front
 

@@ -19,7 +19,7 @@ from topicd.client.staging.plan import Chunk, Piece
 from topicd.client.wire import number
 from topicd.errors import Conflict, TopicdError, TopicNotFound
 from topicd.frames import FLAGS_AT, FrameFlag
-from topicd.ipc.protocol import COPIED, Op
+from topicd.ipc.protocol.wire import COPIED, Op
 from topicd.limits import FETCH_BYTES_MAX, MIB
 
 if TYPE_CHECKING:
