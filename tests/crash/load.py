@@ -16,7 +16,7 @@ import topicd
 from tests.support.oracle import Oracle, Seen
 from topicd.client.client import Client
 from topicd.errors import ConnectionLost, OutOfOrder, StorageFailed, TopicdError, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 PATIENCE_S = 90.0  # of every operation: longer than any restart
 TAGS = (None, "red", "green")

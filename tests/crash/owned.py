@@ -11,7 +11,7 @@ from random import Random
 
 from tests.crash.load import Worker
 from topicd.client.client import Client
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 PACE_S = 0.01
 CLOCK_SLACK_MS = 10

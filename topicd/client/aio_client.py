@@ -29,7 +29,8 @@ from topicd.client.topics import ConsumerInfo, Deleted, TopicInfo, TopicState, c
 from topicd.client.watch import OnGap
 from topicd.client.wire import checked_key, number, parse_ack
 from topicd.errors import InvalidRequest
-from topicd.ipc.protocol.wire import APPEND, MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import APPEND, MessageFlag
 from topicd.limits import LIST_PAGE_MAX, MIB
 from topicd.model import TopicConfig
 

@@ -41,7 +41,8 @@ from topicd.client.topics import ConsumerInfo, Deleted, TopicInfo, TopicState, c
 from topicd.client.watch import OnGap, Watch
 from topicd.client.wire import checked_key, number
 from topicd.errors import InvalidRequest
-from topicd.ipc.protocol.wire import MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import MessageFlag
 from topicd.limits import KIB, LIST_PAGE_MAX, MAX_SEQ, MIB
 from topicd.model import TagMatch, TopicConfig
 from topicd.paths import RunDir

@@ -14,7 +14,7 @@ from topicd.client.subscription import Wanted
 from topicd.client.watch import Event, OnGap, Watch
 from topicd.client.wire import number
 from topicd.errors import InvalidRequest, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 class Consumer:

@@ -19,7 +19,8 @@ from topicd.client.staging.plan import Chunk, Piece
 from topicd.client.wire import number
 from topicd.errors import Conflict, TopicdError, TopicNotFound
 from topicd.frames import FLAGS_AT, FrameFlag
-from topicd.ipc.protocol.wire import COPIED, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import COPIED
 from topicd.limits import FETCH_BYTES_MAX, MIB
 
 if TYPE_CHECKING:
