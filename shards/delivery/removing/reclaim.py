@@ -49,7 +49,7 @@ class Reclaimer:
             topic.contents.forget_gone(topic.floors.earliest, topic.seqs.head)
             if dead:
                 found.append((topic, [info.first_seq for info in dead]))
-            elif not _half_dead(topic):
+            elif not _half_dead(topic) and not topic.contents.unmarked:
                 del self._backlog.reclaimable[topic.id]
         return found
 

@@ -5,10 +5,11 @@ shard writes and syncs when told to, and its loop runs in settle() only.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -163,6 +164,14 @@ class Desk:
         self.wal.fail(self.wal.written, code)
         self.parts.turn.doorbell()
         self.wal.resume()
+
+    def fail_disk(self, only: Callable[[str, Path], bool] = lambda name, path: True, code: int = errno.EIO) -> None:
+        """The next call of this kind fails, and all that follow."""
+        self.fs.calls.clear()
+        self.fs.only, self.fs.fail_at, self.fs.always, self.fs.errno = only, 1, True, code
+
+    def mend_disk(self) -> None:
+        self.fs.fail_at = None
 
     def serve(self) -> Desk:
         """As after a recovery: checkpoints and snapshots happen."""

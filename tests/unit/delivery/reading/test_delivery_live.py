@@ -93,7 +93,7 @@ def test_records_that_are_in_a_segment_and_still_in_memory_count_once(desk: Desk
     topic = desk.topic(durability="memory")
     desk.write(topic, [b"x"] * 12)  # one blob, two segments
     second = segment_file(desk.parts.place.topic_dir(topic.id), 9, DATA)
-    desk.fs.only, desk.fs.fail_at = lambda name, path: path == second, 1
+    desk.fail_disk(lambda name, path: path == second)
     desk.checkpoint()
     assert (desk.fs.failures, topic.seqs.stored, len(topic.contents.tail)) == (1, 8, 1)
     assert desk.parts.live.within(topic, 1, 12) == (12, 12)
