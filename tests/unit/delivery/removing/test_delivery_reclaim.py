@@ -55,7 +55,8 @@ def test_with_nothing_dead_nothing_is_urgent_and_nothing_goes(desk: Desk, topic:
     reclaimer = desk.parts.snapshots._reclaimer
     desk.parts.backlog.note_reclaimable(topic)
     assert not reclaimer.urgent
-    assert reclaimer.plan() == []
+    reclaimer.plan()
+    assert len(topic.contents.segments) == 3
     assert desk.parts.backlog.reclaimable == {}
 
 
@@ -77,7 +78,30 @@ def test_without_its_snapshot_no_file_goes(desk: Desk, topic: Topic) -> None:
     assert len(data_files(desk, topic)) == 3
     desk.mend_disk()
     desk.snapshot()
+    assert len(data_files(desk, topic)) == 2  # a disk that was full is not full for ever
     assert read(desk, topic) == [b"%d" % seq for seq in range(10, 25)]
+
+
+def test_a_file_that_could_not_go_goes_with_the_next_snapshot(desk: Desk, topic: Topic) -> None:
+    delete(desk, topic, 20)
+    desk.fail_disk(lambda name, path: name == "unlink" and "topics" in path.parts)
+    desk.snapshot()
+    assert (desk.fs.failures > 0, len(data_files(desk, topic))) == (True, 3)
+    desk.mend_disk()
+    desk.snapshot()
+    assert len(data_files(desk, topic)) == 1
+
+
+def test_what_waits_for_a_topic_that_is_gone_harms_nobody(desk: Desk, topic: Topic) -> None:
+    delete(desk, topic, 10)
+    desk.fail_disk(lambda name, path: "meta" in path.parts)
+    desk.snapshot()
+    desk.mend_disk()
+    desk.parts.catalog.delete(topic, if_empty=False, done=lambda topic, error: None)
+    desk.settle()
+    desk.snapshot()
+    assert desk.parts.snapshots.failures == 1
+    assert desk.disk.listdir(desk.parts.place.data.topics) == []
 
 
 def test_a_half_dead_segment_is_rewritten_when_its_marks_are_stored(desk: Desk, topic: Topic) -> None:
