@@ -76,8 +76,9 @@ def test_a_budget_is_kept_but_one_record_always_comes(desk: Desk, topic: Topic, 
     one = fetch(desk, topic, from_seq, 1).bytes
     assert seqs(fetch(desk, topic, from_seq, 100, 1)) == [from_seq + 1]
     assert fetch(desk, topic, from_seq, 3, 1 << 20).count <= 3
-    for room in (one, 3 * one, 3 * one + 1):
-        assert fetch(desk, topic, from_seq, 100, room).bytes <= room
+    for room in (one + 1, 3 * one, 3 * one + 1):
+        for chosen in (NO_FILTER, ReadFilter(ODD), ReadFilter(TagMatch(b"", prefix=True))):
+            assert 0 <= fetch(desk, topic, from_seq, 100, room, chosen).bytes <= room
 
 
 def test_at_the_head_there_is_nothing(desk: Desk, topic: Topic) -> None:
@@ -149,6 +150,19 @@ def test_what_power_loss_took_is_one_gap_where_it_is(desk: Desk, topic: Topic) -
         ((14, 15, "power_loss"), [16, 17]),
         ((18, 18, "power_loss"), [19, 20]),
     ]
+
+
+def test_two_gaps_that_meet_are_told_one_after_the_other(desk: Desk, topic: Topic) -> None:
+    topic.floors.note_loss(14, "cap", 13)
+    topic.floors.advance(14)
+    topic.contents.lost = Ranges([(14, 15)])
+    first = fetch(desk, topic, 0)
+    assert first.tombstone is not None
+    assert (first.tombstone.gap_to, first.tombstone.reason, seqs(first), first.next_from) == (13, "cap", [], 13)
+    second = fetch(desk, topic, first.next_from)
+    assert second.tombstone is not None
+    assert (second.tombstone.gap_from, second.tombstone.gap_to, second.tombstone.reason) == (14, 15, "power_loss")
+    assert seqs(second) == [16, 17, 18, 19, 20]
 
 
 # ---- damage ----
