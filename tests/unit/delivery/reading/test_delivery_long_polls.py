@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack
 import pytest
 
 from tests.unit.delivery.desk import Desk, Line
@@ -30,8 +31,6 @@ def poll(line: Line, topic: Topic, from_seq: int = 0, wait_ms: int = 30_000, fil
     body = FETCH.pack(topic.id, from_seq, 0, 0, wait_ms)
     if filter is None:
         return line.send(Op.FETCH, body)
-    import msgpack
-
     return line.send(Op.FETCH, body + msgpack.packb(filter), int(MessageFlag.FILTER))
 
 

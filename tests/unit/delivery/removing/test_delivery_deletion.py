@@ -11,7 +11,7 @@ import pytest
 from tests.unit.delivery.desk import Desk
 from tests.unit.delivery.kit import Rooms, make_topic, publish
 from topicd.errors import TopicdError
-from topicd.frames import FrameType
+from topicd.frames import FrameType, core
 from topicd.ipc.protocol.messages import Op
 from topicd.model import TagMatch
 from topicd.shards.delivery.reading.filters import NO_FILTER
@@ -54,8 +54,6 @@ def left(desk: Desk, topic: Topic) -> list[int]:
     found, at = [], 0
     while at < topic.seqs.visible:
         answer = desk.parts.reader.fetch(topic, at, 1000, 1 << 20, NO_FILTER)
-        from topicd.frames import core
-
         found += [row[0] for part in answer.parts for row in core.decode_frames(part, 0, len(part))]
         at = answer.next_from
     return found

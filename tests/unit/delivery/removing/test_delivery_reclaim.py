@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.machine import Inline
 from tests.unit.delivery.desk import Desk
 from topicd.frames import core
 from topicd.model import TagMatch
@@ -154,8 +155,6 @@ class Late:
         self._meanwhile = meanwhile
 
     def submit(self, fn: object, *args: object) -> object:
-        from tests.faults.machine import Inline
-
         done = Inline().submit(fn, *args)  # type: ignore[arg-type]
         self._meanwhile()  # type: ignore[operator]
         return done
