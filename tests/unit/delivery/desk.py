@@ -261,6 +261,7 @@ class Line(asyncio.Transport):
         self._desk = desk
         self._reader = MessageReader()
         self._next = 0
+        self._unread = b""
         self.answers: list[Answer] = []
         self.reading = True
         self.closing = False
@@ -274,13 +275,14 @@ class Line(asyncio.Transport):
         return self._next
 
     def feed(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view and self.reading and not self.closing:
-            buffer = self.session.get_buffer(len(view))
-            size = min(len(view), len(buffer))
-            buffer[:size] = view[:size]
+        """What is not read now is read when the session goes on reading."""
+        self._unread += data
+        while self._unread and self.reading and not self.closing:
+            buffer = self.session.get_buffer(len(self._unread))
+            size = min(len(self._unread), len(buffer))
+            buffer[:size] = self._unread[:size]
+            self._unread = self._unread[size:]
             self.session.buffer_updated(size)
-            view = view[size:]
 
     def ask(self, op: int, **body: Any) -> dict[str, Any]:
         """The answer; raises the error that came instead."""
@@ -318,6 +320,8 @@ class Line(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.reading = True
+        if self._unread:
+            self._desk.loop.call_soon(self.feed, b"")
 
     def is_closing(self) -> bool:
         return self.closing
