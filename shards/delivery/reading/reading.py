@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topicd._native.interface import Buffer
 from topicd.errors import InvalidRequest, StorageCorrupt
-from topicd.frames import FrameType, core
+from topicd.frames import FrameType, core, without_data
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB, MAX_NODE
 from topicd.model import GapReason, TagMatch, Tombstone
-from topicd.shards.delivery.reading.metadata_only import without_data
 from topicd.shards.storage.ranges import Ranges
 
 if TYPE_CHECKING:

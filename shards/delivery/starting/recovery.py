@@ -264,6 +264,10 @@ class Recovery:
             topic.reserved = topic.reserving = max(topic.reserved, int(body["reserved"]))
         elif run.type == FrameType.CURSOR:
             actor.cursors.replay(topic, body, run.first_ts)
+        else:
+            self._note_damage(
+                f"topic {topic.name}: a frame of type {run.type} stands in the WAL, which is not known here"
+            )
 
     def _replay_create(self, view: memoryview, run: Run) -> None:
         actor = self._actor

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from topicd._native.interface import Buffer
 from topicd.errors import BatchTooLarge, Conflict, InvalidRequest
-from topicd.frames import FLAGS_AT, FrameFlag, core
+from topicd.frames import continue_batch, core
 from topicd.ipc.protocol.wire import COPIED
 from topicd.limits import FETCH_BYTES_MAX, MAX_COPY_BYTES, MAX_COPY_RANGES, MAX_SEQ
 from topicd.model import is_internal
@@ -19,8 +19,6 @@ from topicd.shards.delivery.reading.reading import NO_FILTER
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
-
-_MORE = int(FrameFlag.MORE)
 
 
 class Range(NamedTuple):
@@ -88,7 +86,7 @@ class Copied:
             for part in piece:
                 frames += part
             if n < len(self._last_frames):
-                frames[len(frames) - self._last_frames[n] + FLAGS_AT] |= _MORE
+                continue_batch(frames, len(frames) - self._last_frames[n])
 
 
 def _last_frame(frames: Buffer) -> int:

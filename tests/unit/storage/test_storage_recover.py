@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from random import Random
+from typing import cast
 
 import pytest
 
 from tests.unit.storage.segment_kit import frames
+from topicd import frames as frame_codec
+from topicd.frames import FrameType
 from topicd.limits import MAX_FRAME
 from topicd.shards.storage.segment import reindex as recover
 from topicd.shards.storage.segment.index import DAMAGED, GONE, entry_at, entry_count, flagged, tiled_entries
@@ -23,6 +26,12 @@ def test_the_next_frame_is_found_wherever_it_begins(topic_id: int | None) -> Non
         assert next_frame(memoryview(junk[:before] + ONE), before, topic_id) == before
         assert next_frame(memoryview(junk[:before] + ONE), before + 1, topic_id) is None
         assert next_frame(memoryview(bytes(before) + ONE + ONE), before + 1, topic_id) == before + len(ONE)
+
+
+@pytest.mark.parametrize("kind", [1, 15, 16, 63])
+def test_every_type_that_the_codec_takes_is_found_behind_bad_bytes(kind: int) -> None:
+    control = frame_codec.control_frame(cast("FrameType", kind), 7, 1, 2, {"a": 1})
+    assert next_frame(memoryview(b"junk!" + control), 0, None) == 5
 
 
 @pytest.mark.parametrize("topic_id", [7, None])

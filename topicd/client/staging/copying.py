@@ -18,7 +18,7 @@ from topicd.client.connection import Connection
 from topicd.client.staging.plan import Chunk, Piece
 from topicd.client.wire import number
 from topicd.errors import Conflict, TopicdError, TopicNotFound
-from topicd.frames import FLAGS_AT, FrameFlag
+from topicd.frames import continue_batch
 from topicd.ipc.protocol.wire import COPIED, Op
 from topicd.limits import FETCH_BYTES_MAX, MIB
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 WINDOW = 24
 FLYING_BYTES = 32 * MIB
-_MORE = int(FrameFlag.MORE)
 
 
 class StageReader:
@@ -218,5 +217,5 @@ def _continued(views: list[memoryview]) -> bytearray:
     """The frames, the last of them marked as not the last of its batch."""
     frames = bytearray().join(views)
     last = memoryview(core.frame_offsets(frames, 0, len(frames))).cast("I")[-1]
-    frames[last + FLAGS_AT] |= _MORE
+    continue_batch(frames, last)
     return frames
