@@ -15,6 +15,7 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from topicd.child import HEARTBEAT_S
 from topicd.clock import ManualClock, SystemClock
 from topicd.config import Settings
 from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, TopicNotFound, Unauthorized
@@ -32,7 +33,6 @@ from topicd.shards.delivery.writing.append import Appender
 from topicd.shards.delivery.writing.direct import DirectWrites
 from topicd.shards.delivery.writing.outlet import Entry, Need, Outlet, all_synced
 from topicd.shards.linger import Linger
-from topicd.shards.runtime import HEARTBEAT_S
 from topicd.shards.storage.segment.reader import SegmentReader
 from topicd.shards.storage.segment.reader_cache import ReaderCache
 from topicd.tokens import Rights, TokenFile

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 from topicd.disk import envelope
 from topicd.disk.fs import Fs
 from topicd.errors import FormatError
-from topicd.ipc.control import OldInstance
-from topicd.paths import DataDir
+from topicd.paths import DataDir, Instance
 
 MAGIC = b"TDID"
 VERSION = 1
@@ -32,8 +31,8 @@ ID_BLOCK = 1024
 class Record(NamedTuple):
     run: int = 0
     next_id: int = 1
-    live: OldInstance | None = None
-    undrained: OldInstance | None = None
+    live: Instance | None = None
+    undrained: Instance | None = None
     garbage: tuple[str, ...] = ()
 
 
@@ -54,7 +53,7 @@ class Identity:
         self.record = _from_body(self._data, body)
 
     def begin_run(
-        self, wal_shards: int, delivery_shards: int, id_blocks: int, has_rings: Callable[[OldInstance], bool]
+        self, wal_shards: int, delivery_shards: int, id_blocks: int, has_rings: Callable[[Instance], bool]
     ) -> None:
         """A new run number, a new live instance and id blocks, in one durable step."""
         before = self.record
@@ -70,7 +69,7 @@ class Identity:
             Record(
                 run=before.run + 1,
                 next_id=before.next_id + id_blocks * ID_BLOCK,
-                live=OldInstance(os.urandom(8).hex(), wal_shards, delivery_shards),
+                live=Instance(os.urandom(8).hex(), wal_shards, delivery_shards),
                 undrained=left,
                 garbage=tuple(sorted(garbage)),
             )
@@ -127,8 +126,8 @@ def _from_body(data: DataDir, body: Any) -> Record:
         return Record(
             run=int(body["run"]),
             next_id=int(body["next_id"]),
-            live=OldInstance(**body["live"]) if body["live"] else None,
-            undrained=OldInstance(**body["undrained"]) if body["undrained"] else None,
+            live=Instance(**body["live"]) if body["live"] else None,
+            undrained=Instance(**body["undrained"]) if body["undrained"] else None,
             garbage=tuple(str(name) for name in body["garbage"]),
         )
     except (KeyError, TypeError, ValueError) as exc:

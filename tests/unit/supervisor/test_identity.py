@@ -8,8 +8,7 @@ import pytest
 
 from topicd.disk.fs import RealFs
 from topicd.errors import FormatError
-from topicd.ipc.control import OldInstance
-from topicd.paths import DataDir
+from topicd.paths import DataDir, Instance
 from topicd.supervisor.identity import ID_BLOCK, Identity
 
 
@@ -135,4 +134,4 @@ def test_missing_identity_beside_data_is_refused(data: DataDir) -> None:
 
 def test_old_instance_keeps_its_shard_counts(data: DataDir) -> None:
     identity = begin(data)
-    assert begin(data).record.undrained == OldInstance(identity.instance, 2, 3)
+    assert begin(data).record.undrained == Instance(identity.instance, 2, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import selectors
 import sys
@@ -14,14 +13,17 @@ import pytest
 from tests.support.stub_harness import wait_for
 from topicd.config import Settings
 from topicd.ipc import shm
-from topicd.ipc.control import DELIVERY, WAL, BootInfo
+from topicd.ipc.control import BootInfo
 from topicd.ipc.stats import StatsPage
 from topicd.supervisor.child import BOOT_GRACE_S, Child
 from topicd.supervisor.family import Family
+from topicd.supervisor.kinds import KINDS, sockets_of
 from topicd.supervisor.resources import Resources
 from topicd.supervisor.states import ChildState
 
-SLEEPER = [sys.executable, "-c", "import time; time.sleep(3600)"]
+SLEEPER = (sys.executable, "-c", "import time; time.sleep(3600)")
+ASLEEP = [kind._replace(command=SLEEPER) for kind in KINDS]
+WAL = ASLEEP[0]
 
 
 @pytest.fixture
@@ -41,25 +43,25 @@ def child(instance: str) -> Iterator[Child]:
     made.disconnect()
 
 
-def spawn(child: Child, instance: str, command: list[str], now: float = 100.0) -> None:
-    boot = BootInfo(child.kind, child.index, instance, 1, 1, 1, {}, {}, 0)
-    child.spawn(command, boot, [], now)
+def spawn(child: Child, instance: str, command: tuple[str, ...] = SLEEPER, now: float = 100.0) -> None:
+    child.kind = child.kind._replace(command=command)
+    child.spawn(BootInfo(child.kind.name, child.index, instance, 1, {}, {}), [], now)
 
 
 def test_a_process_without_a_heartbeat_yet_has_some_grace(child: Child, instance: str) -> None:
-    spawn(child, instance, SLEEPER)
+    spawn(child, instance)
     assert child.state is ChildState.STARTING
     assert child.silence(100.0 + BOOT_GRACE_S + 3) == pytest.approx(3.0)
 
 
 def test_the_page_of_a_predecessor_is_no_sign_of_life(child: Child, instance: str) -> None:
     StatsPage.attach(instance, "wal-00").publish({"left": "behind"})
-    spawn(child, instance, SLEEPER)
+    spawn(child, instance)
     assert child.stats() is None
 
 
 def test_own_heartbeat_counts(child: Child, instance: str) -> None:
-    spawn(child, instance, SLEEPER)
+    spawn(child, instance)
     page = StatsPage.attach(instance, "wal-00")
     page.publish({"pid": child.pid, "heartbeat": 107.0})
     assert child.silence(109.0) == pytest.approx(2.0)
@@ -74,7 +76,7 @@ def test_last_words_are_heard_after_the_end(child: Child, instance: str) -> None
         "channel.send({'event': 'failed', 'message': 'alas'})\n"
         "raise SystemExit(4)\n"
     )
-    spawn(child, instance, [sys.executable, "-c", code])
+    spawn(child, instance, (sys.executable, "-c", code))
     wait_for(child.reap, "its end")
     assert (child.exit_code, child.exit_text()) == (4, "exit code 4")
     child.collect(101.0)
@@ -85,7 +87,7 @@ def test_last_words_are_heard_after_the_end(child: Child, instance: str) -> None
 
 
 def test_signal_of_the_killer_has_a_name(child: Child, instance: str) -> None:
-    spawn(child, instance, SLEEPER)
+    spawn(child, instance)
     child.kill()
     wait_for(child.reap, "its end")
     assert child.exit_text() == "SIGKILL"
@@ -98,11 +100,11 @@ def family(tmp_path: Path) -> Iterator[Family]:
     )
     resources = Resources(settings)
     resources.take_lock()
-    resources.open()
-    listener = resources.listen({})
+    resources.open([])
+    listener = resources.listen({}, sockets_of(KINDS, settings, resources.run_dir))
     selector = selectors.DefaultSelector()
     failures: list[str] = []
-    made = Family(selector, resources, settings, {WAL: SLEEPER, DELIVERY: SLEEPER}, failures.append)
+    made = Family(selector, resources, settings, ASLEEP, failures.append)
     made.failures = failures  # type: ignore[attr-defined]
     made.open(100.0)
     yield made
@@ -131,7 +133,7 @@ def test_dead_child_waits_for_its_time_and_gets_fresh_ids(family: Family) -> Non
     wait_for(dlv.reap, "its end")
     family.reap(101.0, lambda kind: True)
     assert family.next_start(lambda kind: True) == pytest.approx(101.1)
-    assert family.next_start(lambda kind: kind == WAL) is None
+    assert family.next_start(lambda kind: kind.name == WAL.name) is None
     family.start_due(101.05, lambda kind: True)
     assert not dlv.running
     family.start_due(101.2, lambda kind: True)
@@ -143,7 +145,7 @@ def test_child_that_cannot_be_started_is_given_up(family: Family) -> None:
     dlv = family.children[1]
     dlv.kill()
     wait_for(dlv.reap, "its end")
-    family._commands = {WAL: SLEEPER, DELIVERY: [os.fspath(Path("/nonexistent/python"))]}
+    dlv.kind = dlv.kind._replace(command=("/nonexistent/python",))
     family.reap(101.0, lambda kind: True)
     for second in range(1, 6):
         family.start_due(101.0 + second, lambda kind: True)
