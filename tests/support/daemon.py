@@ -25,12 +25,11 @@ import psutil
 
 import topicd
 from topicd.client.client import Client
-from topicd.disk import envelope
+from topicd.disk import envelope, identity
 from topicd.disk.fs import RealFs
 from topicd.errors import TopicdError
 from topicd.ipc import shm
 from topicd.paths import DataDir, Instance, RunDir
-from topicd.supervisor import identity
 
 READY_S = 60.0
 STOP_S = 30.0

@@ -16,12 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from topicd.config import Settings
+from topicd.disk import datadir
 from topicd.disk.fs import RealFs
+from topicd.disk.identity import ID_BLOCK, Identity
 from topicd.ipc import unixsock
 from topicd.ipc.stats import StatsPage
 from topicd.paths import DataDir, Instance, RunDir
-from topicd.supervisor import datadir, memory
-from topicd.supervisor.identity import ID_BLOCK, Identity
+from topicd.supervisor import memory
 from topicd.supervisor.memory import Memory
 from topicd.supervisor.notify import inherited_sockets
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from topicd import paths
-from topicd.disk import envelope
+from topicd.disk import envelope, identity
 from topicd.disk.fs import RealFs
 from topicd.frames import FrameType, control_frame, core
 from topicd.model import TopicConfig
@@ -17,7 +17,6 @@ from topicd.shards.storage.segment.deletions import append_marks
 from topicd.shards.storage.segment.names import DATA, IDX, segment_file
 from topicd.shards.storage.segment.seal import seal_segment
 from topicd.shards.storage.snapshot import SnapshotStore
-from topicd.supervisor import identity
 
 SEED = 7
 TS = 1_700_000_000_000

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from topicd.config import Settings
+from topicd.disk.datadir import LockHeld
 from topicd.ipc import shm, unixsock
-from topicd.supervisor.datadir import LockHeld
 from topicd.supervisor.kinds import KINDS, sockets_of
 from topicd.supervisor.resources import Resources
 
