@@ -178,7 +178,7 @@ MUTANTS = [
         "shards/storage/segment/jobs.py",
         "(job.index,), job.direct and job.seal is None)\n",
         "(job.index,), False)\n",
-        pytest("tests/unit/storage/test_storage_checkpoint.py"),
+        pytest("tests/unit/storage/segment/test_segment_jobs.py"),
     ),
     # ---- WAL: rotation, spares, recycling, start ----
     Mutant(
@@ -286,8 +286,8 @@ MUTANTS = [
     Mutant(
         "delete: marks never written",
         "shards/delivery/storing/rounds.py",
-        "                self._plan_marks(work, topic, first_seq, ranges)\n        self._unmarked = {}\n",
-        "                pass\n        self._unmarked = {}\n",
+        "                work.add_marks(actor.topic_dir(topic.id), topic, first_seq, ranges, self._unsure_marks)\n",
+        "                pass\n",
         pytest("tests/faults/test_recovery.py"),
     ),
     Mutant(

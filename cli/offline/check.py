@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 from topicd import paths
 from topicd.cli.offline.data_dir import Names, Offline, read_names, scan_past
-from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, check_segment, segment_parts
+from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, check_segment
 from topicd.disk import envelope, identity
 from topicd.disk.fs import TMP_SUFFIX, Fs
 from topicd.errors import FormatError, TopicdError
 from topicd.shards.storage import snapshot
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.segment.names import CUT, DATA
+from topicd.shards.storage.segment import places
+from topicd.shards.storage.segment.names import DATA
 from topicd.shards.storage.walfile import Damage as WalDamage
 from topicd.shards.storage.walfile import LogReader, WalFile, find_end, list_files, lsn_at
 
@@ -68,18 +69,17 @@ class Checked:
 def work_bytes(offline: Offline) -> int:
     """How much there is to read, for a progress bar."""
     fs, data = offline.fs, offline.data
-    sizes = [fs.size(path) for path in _data_files(fs, data.topics, offline.topic_ids(), data)]
+    sizes = [fs.size(path) for path in _data_files(fs, offline.topic_ids(), data)]
     for shard in offline.wal_shards():
         sizes += [fs.size(file.path) for file in list_files(fs, data.wal_shard(shard))]
     return sum(sizes)
 
 
-def _data_files(fs: Fs, topics: Path, ids: list[int], data: paths.DataDir) -> Iterator[Path]:
+def _data_files(fs: Fs, ids: list[int], data: paths.DataDir) -> Iterator[Path]:
     for topic_id in ids:
-        for name in fs.listdir(data.topic(topic_id)):
-            parsed = paths.parse_segment(name)
-            if parsed is not None and parsed[1] == DATA:
-                yield data.topic(topic_id) / name
+        for listed in places.list_files(fs, data.topic(topic_id)):
+            if listed.part == DATA and not listed.unfinished:
+                yield listed.path
 
 
 def check_here(fs: Fs, jobs: list[SegmentJob], advance: Advance) -> list[SegmentReport]:
@@ -166,7 +166,7 @@ def segment_jobs(offline: Offline, topic_id: int) -> list[SegmentJob]:
 
 
 def jobs_in(fs: Fs, directory: Path) -> list[SegmentJob]:
-    found = segment_parts(fs, directory)
+    found = places.list_segments(fs, directory)
     firsts = list(found)
     followings = [*firsts[1:], None]
     return [SegmentJob(directory, a, frozenset(found[a]), b) for a, b in zip(firsts, followings, strict=True)]
@@ -231,7 +231,7 @@ def _strangers(offline: Offline) -> Iterator[Path]:
         (data.snapshots(n), lambda name: paths.parse_snapshot(name) is not None) for n in offline.snapshot_shards()
     ]
     tests += [(data.wal_shard(n), _is_wal_name) for n in offline.wal_shards()]
-    tests += [(data.topic(n), _is_segment_name) for n in offline.topic_ids()]
+    tests += [(data.topic(n), places.is_segment_name) for n in offline.topic_ids()]
     for directory, ours in tests:
         for name in sorted(fs.listdir(directory)):
             if not ours(name.removesuffix(TMP_SUFFIX)):
@@ -240,10 +240,3 @@ def _strangers(offline: Offline) -> Iterator[Path]:
 
 def _is_wal_name(name: str) -> bool:
     return paths.parse_wal_file(name) is not None or paths.parse_spare_file(name) is not None
-
-
-def _is_segment_name(name: str) -> bool:
-    stem, _, suffix = name.rpartition(".")
-    return paths.parse_segment(name) is not None or (
-        suffix == CUT and paths.parse_segment(f"{stem}.{DATA}") is not None
-    )

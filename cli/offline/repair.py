@@ -11,11 +11,11 @@ from pathlib import Path
 from topicd.cli.offline.check import Checked
 from topicd.cli.offline.data_dir import Offline
 from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, unreadable_parts
-from topicd.disk.fs import replace_file
+from topicd.disk.fs import map_file, replace_file
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import pack_marks
 from topicd.shards.storage.segment.index import GONE, flagged
-from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, map_file, read_index, topic_id_of
+from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
 from topicd.shards.storage.segment.reindex import reindex
 from topicd.shards.storage.segment.seal import seal_segment
 from topicd.shards.storage.walfile import Damage as WalDamage
@@ -132,7 +132,7 @@ def _unreadable(report: SegmentReport, offline: Offline) -> list[tuple[int, int]
     """What the rebuilt index will call damaged: a torn end counts when records were promised there."""
     if not report.rebuild or DATA not in report.parts:
         return report.unreadable
-    view = map_file(offline.fs, report.file(DATA))
+    view = report.place.map(offline.fs, DATA)
     rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), _end(report))
     return unreadable_parts(rebuilt, report.first_seq)
 
@@ -143,7 +143,7 @@ def _end(report: SegmentReport) -> int:
 
 def _rebuild(report: SegmentReport, offline: Offline, quarantine: Quarantine) -> None:
     """Index and seal from the data. Frames that can be believed stay; the others are marked damaged."""
-    index = read_index(offline.fs, report.directory, report.first_seq)
+    index = report.place.read_index(offline.fs)
     for part in (IDX, TAGS):
         if part in report.parts:
             quarantine.keep_copy(report.file(part))

@@ -14,7 +14,7 @@ from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group
 from topicd.cli.offline.check import Checked, check_topic
 from topicd.cli.offline.data_dir import Offline, open_offline, read_names
-from topicd.cli.offline.segment_check import DAMAGE, SegmentReport, segment_parts
+from topicd.cli.offline.segment_check import DAMAGE, SegmentReport
 from topicd.cli.offline.wal import unpacked
 from topicd.cli.options import data_dir_option
 from topicd.cli.show.human import count, local_time, printable, size
@@ -23,7 +23,8 @@ from topicd.cli.show.render import Column, json_bytes
 from topicd.frames import core
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import parse_marks
-from topicd.shards.storage.segment.names import DATA, DEL, map_file, segment_file, topic_id_of
+from topicd.shards.storage.segment.names import DATA, DEL, topic_id_of
+from topicd.shards.storage.segment.places import list_segments, resolve
 from topicd.shards.storage.segment.reindex import reindex
 
 segment = Group("segment", help="Look into segment files and verify them.", no_args_is_help=True)
@@ -69,15 +70,15 @@ def stored_records(
     offline: Offline, directory: Path, from_seq: int, deleted: bool, damage: list[str]
 ) -> Iterator[dict[str, Any]]:
     """Every frame that can be believed, in order of seq."""
-    for first, parts in segment_parts(offline.fs, directory).items():
+    for first, parts in list_segments(offline.fs, directory).items():
         if DATA not in parts:
-            damage.append(f"{segment_file(directory, first, DATA)} is missing")
+            damage.append(f"{resolve(directory, first).file(DATA)} is missing")
             continue
         dead = _dead(offline, directory, first) if DEL in parts else Ranges()
-        view = map_file(offline.fs, segment_file(directory, first, DATA))
+        view = resolve(directory, first).map(offline.fs, DATA)
         rebuilt = reindex(view, first, topic_id_of(directory), None)
         for a, b in rebuilt.damaged:
-            damage.append(f"{segment_file(directory, first, DATA)}: records {a} to {b} cannot be read")
+            damage.append(f"{resolve(directory, first).file(DATA)}: records {a} to {b} cannot be read")
         bad = Ranges(rebuilt.damaged)
         for seq, ts, node, tag, meta, data in _decoded(view, rebuilt.entries, first, bad):
             if seq <= from_seq or (seq in dead and not deleted):
@@ -96,7 +97,7 @@ def _decoded(view: memoryview, entries: bytes, first: int, bad: Ranges) -> Itera
 
 
 def _dead(offline: Offline, directory: Path, first: int) -> Ranges:
-    file = offline.fs.open(segment_file(directory, first, DEL))
+    file = resolve(directory, first).open(offline.fs, DEL)
     try:
         return parse_marks(file.pread(file.size(), 0), first).ranges
     finally:

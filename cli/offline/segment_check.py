@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topicd import paths
 from topicd.disk.fs import Fs
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.frames import core
@@ -23,17 +22,8 @@ from topicd.shards.storage.segment.index import (
     flagged,
     tiled_entries,
 )
-from topicd.shards.storage.segment.names import (
-    CUT,
-    DATA,
-    DEL,
-    IDX,
-    TAGS,
-    map_file,
-    read_index,
-    segment_file,
-    topic_id_of,
-)
+from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
+from topicd.shards.storage.segment.places import SegmentPlace, resolve
 from topicd.shards.storage.segment.reindex import Rebuilt, reindex
 from topicd.shards.storage.segment.tags import Seal, TagTable, read_seal
 
@@ -84,19 +74,14 @@ class SegmentReport:
         return any(finding.severity == DAMAGE for finding in self.findings)
 
     def file(self, part: str) -> Path:
-        return segment_file(self.directory, self.first_seq, part)
+        return self.place.file(part)
+
+    @property
+    def place(self) -> SegmentPlace:
+        return resolve(self.directory, self.first_seq)
 
     def note(self, severity: str, part: str, what: str, first: int = 0, last: int = 0) -> None:
         self.findings.append(Finding(severity, self.file(part), what, first, last))
-
-
-def segment_parts(fs: Fs, topic_dir: Path) -> dict[int, set[str]]:
-    found: dict[int, set[str]] = {}
-    for name in fs.listdir(topic_dir):
-        parsed = paths.parse_segment(name)
-        if parsed is not None and parsed[1] != CUT:
-            found.setdefault(parsed[0], set()).add(parsed[1])
-    return dict(sorted(found.items()))
 
 
 def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], following: int | None) -> SegmentReport:
@@ -107,8 +92,8 @@ def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], followin
     if DATA not in parts:
         _without_data(fs, report)
         return report
-    index = read_index(fs, topic_dir, first)
-    view = map_file(fs, report.file(DATA))
+    index = report.place.read_index(fs)
+    view = report.place.map(fs, DATA)
     report.data_bytes = len(view)
     report.seal = _read_seal(fs, report) if TAGS in parts else None
     if report.foreign:
@@ -221,7 +206,7 @@ def _check_marks(fs: Fs, report: SegmentReport) -> None:
 
 def _without_data(fs: Fs, report: SegmentReport) -> None:
     seal = _read_seal(fs, report) if TAGS in report.parts else None
-    count = seal.count if seal else entry_count(read_index(fs, report.directory, report.first_seq))
+    count = seal.count if seal else entry_count(report.place.read_index(fs))
     report.count = count
     if count:
         report.note(DAMAGE, DATA, "the data file is missing", report.first_seq, report.last_seq)

@@ -311,6 +311,15 @@ def read_all(fs: Fs, path: Path, limit: int) -> bytes:
         file.close()
 
 
+def map_file(fs: Fs, path: Path) -> memoryview:
+    """The file's bytes as they are now."""
+    file = fs.open(path)
+    try:
+        return file.map()
+    finally:
+        file.close()
+
+
 TMP_SUFFIX = ".tmp"
 
 

@@ -25,7 +25,8 @@ from topicd.errors import Forbidden, InvalidRequest, TopicdError, TopicNotFound
 from topicd.ipc.protocol.wire import unpack_map
 from topicd.ipc.unixsock import peer_credentials
 from topicd.limits import KIB, MAX_SEQ
-from topicd.shards.storage.segment.names import DATA, segment_file
+from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.places import resolve
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
@@ -142,7 +143,7 @@ class Handout:
             lost = topic.lost.within(first, info.first_seq - 1) if first < info.first_seq else []
             if not info.sealed or damaged or lost or len(rows) == limit:
                 break
-            fds.append(os.open(segment_file(directory, info.first_seq, DATA), os.O_RDONLY | os.O_CLOEXEC))
+            fds.append(os.open(resolve(directory, info.first_seq).file(DATA), os.O_RDONLY | os.O_CLOEXEC))
             marks = topic.marks.get(info.first_seq)
             dead = marks.packed() if marks is not None else b""
             row = {"first_seq": info.first_seq, "count": info.count, "data_bytes": info.data_bytes, "dead": dead}

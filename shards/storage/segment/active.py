@@ -20,16 +20,8 @@ from topicd.shards.storage.segment.index import (
     tiled_entries,
 )
 from topicd.shards.storage.segment.info import Cut, Damage, LoadedSegments, SegmentInfo
-from topicd.shards.storage.segment.names import (
-    CUT,
-    DATA,
-    DEL,
-    IDX,
-    map_file,
-    read_index,
-    segment_file,
-    topic_id_of,
-)
+from topicd.shards.storage.segment.names import CUT, DATA, DEL, IDX, topic_id_of
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import Tail, scan_tail
 
 
@@ -50,8 +42,8 @@ class ActiveSegment:
         self._found = self._scan()
 
     def _scan(self) -> _Found:
-        view = map_file(self._fs, self._path(DATA))
-        index = read_index(self._fs, self._dir, self._first)
+        view = resolve(self._dir, self._first).map(self._fs, DATA)
+        index = resolve(self._dir, self._first).read_index(self._fs)
         claimed = tiled_entries(index)
         believed = entries_within(index, claimed, len(view))
         trusted = max(believed - 1, 0)
@@ -120,4 +112,4 @@ class ActiveSegment:
             file.close()
 
     def _path(self, part: str) -> Path:
-        return segment_file(self._dir, self._first, part)
+        return resolve(self._dir, self._first).file(part)

@@ -25,7 +25,8 @@ from topicd.errors import StorageCorrupt, StorageFailed, TopicdError
 from topicd.shards.storage.segment.deletions import pack_marks, write_marks
 from topicd.shards.storage.segment.index import ENTRY_BYTES
 from topicd.shards.storage.segment.info import Damage, SegmentInfo
-from topicd.shards.storage.segment.names import DATA, IDX, segment_path
+from topicd.shards.storage.segment.names import DATA, IDX
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.seal import Seals, Written, prepare_seal
 
 # Above this many files one sync of the filesystem is cheaper than a sync of each.
@@ -87,7 +88,7 @@ class _Work(Generic[J]):
         self.job: J = job
         # Text: making a Path takes longer than opening a file.
         self.place = str(job.topic_dir)
-        self.segment = segment_path(self.place, job.first_seq, "")  # and which of its files
+        self.segment = resolve(self.place, job.first_seq).text("")  # and which of its files
         self.result = JobResult()
         self.file: File | None = None
 

@@ -15,7 +15,7 @@ from topicd.errors import FormatError, StorageCorrupt
 from topicd.model import TagMatch
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import append_marks
-from topicd.shards.storage.segment.names import segment_file
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.tags import Seal, TagTable, pack_tags, read_seal
 
 HOME = Path("/t")
@@ -38,7 +38,7 @@ def a_seal(**changes: object) -> Seal:
 
 def table(seal: Seal, tagged: list[tuple[bytes, int]]) -> tuple[FakeDisk, TagTable]:
     disk = FakeDisk(directories=[HOME])
-    replace_file(disk, segment_file(HOME, seal.first_seq, "tags"), pack_tags(seal, tagged))
+    replace_file(disk, resolve(HOME, seal.first_seq).file("tags"), pack_tags(seal, tagged))
     return disk, TagTable(disk, HOME, seal.first_seq).open()
 
 
@@ -66,7 +66,7 @@ def test_the_seal_comes_back_whole() -> None:
 def test_the_layout_is_the_documented_one() -> None:
     seal = a_seal(gone=Ranges([(100, 104)]), damaged=3)
     disk, _ = table(seal, [(b"red", 110), (b"blue", 111), (b"red", 112)])
-    raw = disk.files()[segment_file(HOME, 100, "tags")]
+    raw = disk.files()[resolve(HOME, 100).file("tags")]
     postings = struct.pack("<III", 11, 10, 12)
     directory = struct.pack("<IIIIIIII", 0, 4, 0, 1, 4, 3, 1, 2)
     rest = directory + b"bluered" + postings
@@ -85,7 +85,7 @@ def test_more_gone_ranges_than_one_read_takes() -> None:
 
 def test_a_damaged_file_is_no_seal_or_a_corrupt_table() -> None:
     disk, _ = table(a_seal(gone=Ranges([(100, 101)])), [(b"red", 110), (b"rose", 111)])
-    path = segment_file(HOME, 100, "tags")
+    path = resolve(HOME, 100).file("tags")
     good = disk.files()[path]
     table_at = 96 + 16  # header and checksum, one range
     for at in range(len(good)):
@@ -105,7 +105,7 @@ def test_a_damaged_file_is_no_seal_or_a_corrupt_table() -> None:
 
 def test_a_seal_of_another_segment_is_not_believed() -> None:
     disk, _ = table(a_seal(), [])
-    disk.rename(segment_file(HOME, 100, "tags"), segment_file(HOME, 200, "tags"))
+    disk.rename(resolve(HOME, 100).file("tags"), resolve(HOME, 200).file("tags"))
     assert read_seal(disk, HOME, 200) is None
 
 
@@ -115,7 +115,7 @@ def test_a_whole_seal_of_an_unknown_version_is_refused_not_guessed() -> None:
     newer = head[:4] + struct.pack("<H", 2) + head[6:]
     disk = FakeDisk(directories=[HOME])
     checksum = struct.pack("<Q", core.xxh3_64(newer + gone))
-    replace_file(disk, segment_file(HOME, 100, "tags"), [newer, checksum, gone, rest])
+    replace_file(disk, resolve(HOME, 100).file("tags"), [newer, checksum, gone, rest])
     with pytest.raises(FormatError, match="version 2 flags 0, expected version 1"):
         read_seal(disk, HOME, 100)
 

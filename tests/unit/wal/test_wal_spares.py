@@ -1,3 +1,5 @@
+"""Spare WAL files."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
