@@ -18,8 +18,7 @@ from topicd.shards.storage import snapshot
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import places
 from topicd.shards.storage.segment.names import DATA
-from topicd.shards.storage.walfile import Damage as WalDamage
-from topicd.shards.storage.walfile import LogReader, WalFile, find_end, list_files, lsn_at
+from topicd.shards.storage.walfile import LogReader, WalDamage, WalFile, find_end, list_files, lsn_at
 
 UNKNOWN = "unknown"  # a file that topicd did not make
 # Other stores keep their own files below these.

@@ -18,7 +18,7 @@ from topicd.shards.storage.segment.index import GONE, flagged
 from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
 from topicd.shards.storage.segment.reindex import reindex
 from topicd.shards.storage.segment.seal import seal_segment
-from topicd.shards.storage.walfile import Damage as WalDamage
+from topicd.shards.storage.walfile import WalDamage
 
 
 class Quarantine:

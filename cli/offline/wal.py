@@ -24,8 +24,8 @@ from topicd.cli.show.human import local_time, printable
 from topicd.cli.show.render import json_bytes
 from topicd.errors import FormatError
 from topicd.frames import FrameType, control_body, core, parse_direct, parse_header, parse_producer
-from topicd.shards.storage.walfile import Chunk, Damage, LogReader, lsn_at
 from topicd.shards.storage.walfile import Group as WalGroup
+from topicd.shards.storage.walfile import LogChunk, LogReader, WalDamage, lsn_at
 
 wal = Group("wal", help="Look into WAL files.", no_args_is_help=True)
 
@@ -86,9 +86,9 @@ class Dumper:
         self._offline = offline
         self._names = names
         self._seed = offline.format.wal_seed
-        self.damage: list[Damage | str] = []
+        self.damage: list[WalDamage | str] = []
 
-    def _groups(self, only: int | None) -> Iterator[tuple[int, Chunk, WalGroup]]:
+    def _groups(self, only: int | None) -> Iterator[tuple[int, LogChunk, WalGroup]]:
         for shard in self._offline.wal_shards():
             if only is not None and shard != only:
                 continue

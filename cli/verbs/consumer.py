@@ -18,7 +18,7 @@ from topicd.cli.options import PLACE, PLACE_RULE, filter_options, form_options, 
 from topicd.cli.show.human import count, local_time
 from topicd.cli.show.render import Column
 from topicd.cli.topic_names import complete_topics, known_topic
-from topicd.cli.verbs.read import Reader
+from topicd.cli.verbs.read import TopicReader
 from topicd.errors import ConsumerNotFound
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def read(
                 _follow(found, printer, limit)
                 return
             found.close()  # What is stored is read page by page; nothing need be pushed.
-            reader = Reader(client, topic, printer, filters)
+            reader = TopicReader(client, topic, printer, filters)
             at, _ = reader.stored(found.acked_seq, limit, quiet_gap=False)
             if not no_ack and at > found.acked_seq:
                 found.ack_to(at)

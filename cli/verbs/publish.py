@@ -21,7 +21,7 @@ from topicd.errors import TopicdError, TopicNotFound
 from topicd.limits import MAX_BATCH_RECORDS
 
 if TYPE_CHECKING:
-    from topicd.cli.sources import Chunk
+    from topicd.cli.sources import ReadBatch
     from topicd.client.client import Client
 
 EXAMPLES = """
@@ -154,7 +154,7 @@ def _largest_write(client: Client, topic: str) -> tuple[int, int]:
     return min(config.cap_records or MAX_BATCH_RECORDS, MAX_BATCH_RECORDS), config.cap_bytes
 
 
-def _with_meta(chunks: Iterator[Chunk], meta: dict[str, Any] | None) -> Iterator[tuple[list[Any], int]]:
+def _with_meta(chunks: Iterator[ReadBatch], meta: dict[str, Any] | None) -> Iterator[tuple[list[Any], int]]:
     for chunk in chunks:
         records = chunk.records
         if meta:

@@ -63,7 +63,7 @@ def read(
     printer = RecordPrinter(app.out, form or "line", parse=parse, meta_only=meta_only)
     filters: dict[str, Any] = {"match": match_of(tag, tag_prefix), "nodes": list(nodes) or None}
     with app.connect() as client, known_topic(client, topic):
-        reader = Reader(client, topic, printer, {**filters, "metadata_only": meta_only})
+        reader = TopicReader(client, topic, printer, {**filters, "metadata_only": meta_only})
         begin = reader.position(start, last)
         at, left = reader.stored(begin, limit, quiet_gap=start in (None, "earliest"))
         if follow and left != 0:
@@ -71,7 +71,7 @@ def read(
                 follow_on(events, printer, left)
 
 
-class Reader:
+class TopicReader:
     def __init__(self, client: Client, topic: str, printer: RecordPrinter, filters: dict[str, Any]) -> None:
         self._client = client
         self._topic = topic

@@ -30,7 +30,7 @@ from topicd.shards.storage.segment.info import Cut
 from topicd.shards.storage.segment.load import load_segments
 from topicd.shards.storage.snapshot import SnapshotStore
 from topicd.shards.storage.topic_dir import finish_deletes
-from topicd.shards.storage.walfile import Chunk, Damage, Group, LogReader, lsn_at, scan_group
+from topicd.shards.storage.walfile import Group, LogChunk, LogReader, WalDamage, lsn_at, scan_group
 
 if TYPE_CHECKING:
     from topicd.shards.delivery.actor import Actor
@@ -169,7 +169,7 @@ class Recovery:
     def _replay(self, progress: Progress, live_ends: dict[int, int]) -> None:
         """Run by run: a topic may have lived in another WAL shard before the number of shards changed."""
         actor = self._actor
-        chunks: list[tuple[int, int, Chunk]] = []
+        chunks: list[tuple[int, int, LogChunk]] = []
         for name in actor.fs.listdir(actor.data.wal):
             shard = paths.parse_shard_dir(name)
             if shard is not None:
@@ -184,7 +184,7 @@ class Recovery:
             progress(20 + 75 * done / total, "replay")
             actor.checkpointer.relieve()
 
-    def _read_log(self, shard: int, up_to: int | None) -> list[Chunk]:
+    def _read_log(self, shard: int, up_to: int | None) -> list[LogChunk]:
         """A running WAL shard may have recycled a file between the listing and the reading: then look again."""
         actor = self._actor
         directory = actor.data.wal_shard(shard)
@@ -200,7 +200,7 @@ class Recovery:
             self._keep_damaged(damage)
         return chunks
 
-    def _keep_damaged(self, damage: Damage) -> None:
+    def _keep_damaged(self, damage: WalDamage) -> None:
         if self._actor.index == 0:
             self._note_damage(f"WAL: {damage}")
 

@@ -19,10 +19,10 @@ from topicd.shards.storage.segment.index import (
     entry_count,
     tiled_entries,
 )
-from topicd.shards.storage.segment.info import Cut, Damage, LoadedSegments, SegmentInfo
+from topicd.shards.storage.segment.info import Cut, LoadedSegments, SegmentDamage, SegmentInfo
 from topicd.shards.storage.segment.names import CUT, DATA, DEL, IDX, topic_id_of
 from topicd.shards.storage.segment.places import resolve
-from topicd.shards.storage.segment.reindex import Tail, scan_tail
+from topicd.shards.storage.segment.reindex import ScannedTail, scan_tail
 
 
 class _Found(NamedTuple):
@@ -30,7 +30,7 @@ class _Found(NamedTuple):
     claimed: int  # whole entries in it
     believed: int  # of these, those whose frame lies inside the data
     trusted: int  # of these, all but the last, which may be torn inside and is read again
-    tail: Tail  # frames behind the trusted entries
+    tail: ScannedTail  # frames behind the trusted entries
     size: int  # of .data
 
 
@@ -89,7 +89,7 @@ class ActiveSegment:
         claimed_last = self._first + found.claimed - 1
         if claimed_last >= first_lost:
             what = "records that the index names cannot be read"
-            report.damage.append(Damage(self._path(DATA), first_lost, claimed_last, what))
+            report.damage.append(SegmentDamage(self._path(DATA), first_lost, claimed_last, what))
         torn = found.size - found.tail.end
         if not torn:
             return

@@ -23,7 +23,7 @@ from topicd.shards.storage.segment.index import (
     flagged,
     tiled_entries,
 )
-from topicd.shards.storage.segment.info import Damage, LoadedSegments, SegmentInfo
+from topicd.shards.storage.segment.info import LoadedSegments, SegmentDamage, SegmentInfo
 from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS
 from topicd.shards.storage.segment.places import list_files, resolve
 from topicd.shards.storage.segment.rewrite import finish_rewrite
@@ -189,7 +189,7 @@ class _Loader:
 
     def _damage(self, segment: int, part: str, first: int, last: int, what: str, *, repaired: bool = False) -> None:
         path = resolve(self._dir, segment).file(part)
-        self._report.damage.append(Damage(path, first, last, what, repaired))
+        self._report.damage.append(SegmentDamage(path, first, last, what, repaired))
 
 
 def _info(seal: Seal) -> SegmentInfo:

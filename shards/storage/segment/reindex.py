@@ -108,14 +108,14 @@ def _valid(view: memoryview, at: int) -> bool:
     return size <= MAX_FRAME and end <= len(view) and core.scan_frames(view, at, end).end == end
 
 
-class Tail(NamedTuple):
+class ScannedTail(NamedTuple):
     entries: bytes  # of the believed frames from `start` on
     end: int  # behind the last believed frame
     behind: int  # last seq of valid frames behind the first bad one; 0: none, the tail is torn
     jumps: bool  # valid frames follow without bad bytes, but their seqs jump: the segment was rewritten
 
 
-def scan_tail(view: memoryview, start: int, seq: int, topic_id: int | None) -> Tail:
+def scan_tail(view: memoryview, start: int, seq: int, topic_id: int | None) -> ScannedTail:
     """Frames from start on, the first of which must be seq, up to the first that cannot be believed."""
     scan = core.scan_frames(view, start, len(view))
     runs = [run for run in scan.runs if run.type == APPEND and topic_id in {None, run.topic_id}]
@@ -125,7 +125,7 @@ def scan_tail(view: memoryview, start: int, seq: int, topic_id: int | None) -> T
         end, seq, topic_id = first.end, seq + first.count, first.topic_id
     entries = core.index_entries(view, start, end, start) if end > start else b""
     jumps = bool(runs) and runs[0].start == end and runs[0].first_seq > seq
-    return Tail(entries, end, _last_behind(view, end, topic_id), jumps)
+    return ScannedTail(entries, end, _last_behind(view, end, topic_id), jumps)
 
 
 def _last_behind(view: memoryview, end: int, topic_id: int | None) -> int:

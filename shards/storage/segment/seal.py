@@ -27,7 +27,7 @@ from topicd.shards.storage.segment.index import (
     flagged,
     gone_entries,
 )
-from topicd.shards.storage.segment.info import Damage, SegmentInfo
+from topicd.shards.storage.segment.info import SegmentDamage, SegmentInfo
 from topicd.shards.storage.segment.names import DATA, IDX, TAGS, topic_id_of
 from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import APPEND, Rebuilt, reindex
@@ -39,7 +39,7 @@ _TAG = int(FrameFlag.TAG)
 class Sealed(NamedTuple):
     info: SegmentInfo
     gone: Ranges
-    damage: list[Damage]
+    damage: list[SegmentDamage]
 
 
 class Written(NamedTuple):
@@ -118,10 +118,10 @@ def prepare_seal(
         gone=Ranges(flagged(index, first_seq, GONE)),
     )
     path = resolve(topic_dir, first_seq).file(DATA)
-    damage = [Damage(path, first, last, "frames cannot be read") for first, last in rebuilt.damaged]
+    damage = [SegmentDamage(path, first, last, "frames cannot be read") for first, last in rebuilt.damaged]
     if rebuilt.bad_tail:
         what = f"{rebuilt.bad_tail} bytes behind the last record belong to none"
-        damage.append(Damage(path, info.last_seq + 1, info.last_seq, what, repaired=True))
+        damage.append(SegmentDamage(path, info.last_seq + 1, info.last_seq, what, repaired=True))
     tags = pack_tags(seal, _tags(frames, index, rebuilt))
     return Seals(Sealed(info, seal.gone, damage), resolve(topic_dir, first_seq).file(TAGS), tags)
 

@@ -14,7 +14,7 @@ from topicd.disk.fs import Fs, read_all
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.shards.storage.segment.deletions import parse_marks
 from topicd.shards.storage.segment.index import DAMAGED, ENTRY_BYTES, entry_at, entry_count, flagged, tiled_entries
-from topicd.shards.storage.segment.info import Damage
+from topicd.shards.storage.segment.info import SegmentDamage
 from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
 from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import Rebuilt, reindex
@@ -23,7 +23,7 @@ from topicd.shards.storage.segment.tags import Seal, TagTable, read_seal
 _MARKS_MAX = 1 << 32
 
 
-def verify_segment(fs: Fs, topic_dir: Path, first_seq: int) -> list[Damage]:
+def verify_segment(fs: Fs, topic_dir: Path, first_seq: int) -> list[SegmentDamage]:
     """Everything that is wrong with the segment; `repaired` marks what a load would put right without a loss."""
     return _Check(fs, topic_dir, first_seq).run()
 
@@ -33,9 +33,9 @@ class _Check:
         self._fs = fs
         self._dir = topic_dir
         self._first = first_seq
-        self._found: list[Damage] = []
+        self._found: list[SegmentDamage] = []
 
-    def run(self) -> list[Damage]:
+    def run(self) -> list[SegmentDamage]:
         seal = self._seal()
         index = resolve(self._dir, self._first).read_index(self._fs)
         counted = seal.count if seal else tiled_entries(index)
@@ -99,7 +99,7 @@ class _Check:
                 self._note(DEL, self._first, self._first, f"{marks.bad} deletion marks cannot be read")
 
     def _note(self, part: str, first: int, last: int, what: str, *, repaired: bool = False) -> None:
-        self._found.append(Damage(self._path(part), first, last, what, repaired))
+        self._found.append(SegmentDamage(self._path(part), first, last, what, repaired))
 
     def _path(self, part: str) -> Path:
         return resolve(self._dir, self._first).file(part)

@@ -11,7 +11,7 @@ from tests.unit.storage.segment_kit import frames
 from topicd import frames as frame_codec
 from topicd.frames import FrameType
 from topicd.limits import MAX_FRAME
-from topicd.shards.storage.segment import reindex as recover
+from topicd.shards.storage.segment import reindex as module
 from topicd.shards.storage.segment.index import DAMAGED, GONE, entry_at, entry_count, flagged, tiled_entries
 from topicd.shards.storage.segment.reindex import next_frame, reindex
 
@@ -36,7 +36,7 @@ def test_every_type_that_the_codec_takes_is_found_behind_bad_bytes(kind: int) ->
 
 @pytest.mark.parametrize("topic_id", [7, None])
 def test_the_search_goes_over_the_seams_of_its_chunks(topic_id: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recover, "_SEARCH_CHUNK", 64)
+    monkeypatch.setattr(module, "_SEARCH_CHUNK", 64)
     for before in range(200):
         assert next_frame(memoryview(bytes(before) + ONE), 0, topic_id) == before
 
