@@ -27,6 +27,7 @@ from topicd.errors import StorageCorrupt, from_wire
 from topicd.frames import core
 from topicd.ipc import shm
 from topicd.ipc.control import BootInfo, ControlChannel
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
@@ -35,7 +36,6 @@ from topicd.ipc.protocol.wire import (
     FETCHED,
     PROTOCOL_VERSION,
     MessageReader,
-    Op,
     map_message,
     message,
     unpack_map,
@@ -501,7 +501,7 @@ class Machine:
         return {
             **{key: state[key] for key in kept},
             "records": self.read(name),
-            "consumers": self.ask(name, Op.CONSUMER, action="list")["consumers"],
+            "consumers": self.ask(name, Op.CONSUMER_LIST)["consumers"],
             "losses": [tuple(loss) for loss in topic.losses],
             "producers": topic.producers.to_wire(topic.visible),
         }
