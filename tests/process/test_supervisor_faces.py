@@ -31,7 +31,7 @@ def test_hello_carries_the_shard_map(daemon: Start) -> None:
     d = daemon().start().wait_ready()
     hello = Link(d.socket).hello
     assert hello["shards"] == [str(d.root / "run" / f"dlv-0{i}.sock") for i in range(2)]
-    assert (hello["wal_shards"], hello["delivery_shards"], hello["version"]) == (2, 2, 1)
+    assert (hello["wal_shards"], hello["delivery_shards"], hello["version"]) == (2, 2, 2)
     assert (hello["role"], hello["state"], hello["instance"]) == ("supervisor", "serving", d.instances()[0])
     assert hello["limits"]["max_data_and_meta"] == 1024 * 1024
 
