@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgpack
 
-from tests.unit.shards.delivery_kit import TS, stamped
+from tests.unit.delivery.kit import TS, stamped
 from topicd.frames import FrameFlag, continue_batch, core, parse_header, ts_at, without_data
 from topicd.limits import FRAME_OVERHEAD
 

@@ -146,7 +146,7 @@ def test_every_module_is_found() -> None:
     for name in (
         "topicd",
         "topicd.ipc.ring",
-        "topicd.shards.delivery.actor",
+        "topicd.shards.delivery.turn",
         "topicd.cli.main",
         "topicd.client.client",
     ):
@@ -159,9 +159,9 @@ def test_every_module_is_found() -> None:
     [
         ("topicd.client.client", "from topicd.ipc.ring import RingProducer"),
         ("topicd.client.client", "from topicd.disk import fs"),
-        ("topicd.shards.delivery.actor", "from topicd.shards.wal.log import WalLog"),
-        ("topicd.shards.delivery.actor", "import topicd.supervisor.loop"),
-        ("topicd.shards.wal.shard", "def f():\n    from topicd.shards.delivery import actor"),
+        ("topicd.shards.delivery.turn", "from topicd.shards.wal.log import WalLog"),
+        ("topicd.shards.delivery.turn", "import topicd.supervisor.loop"),
+        ("topicd.shards.wal.shard", "def f():\n    from topicd.shards.delivery import turn"),
         ("topicd.disk.fs", "from topicd.ipc import shm"),
         ("topicd.supervisor.loop", "from topicd.shards.storage.walfile import GROUP"),
         ("topicd.supervisor.loop", "from topicd.shards.runtime import Shard"),
