@@ -3,24 +3,20 @@ place.
 
 Small messages lie in one reused buffer: what `take` returns is valid until the next `window`. A message
 that has not arrived whole and exceeds LARGE gets a buffer of its own, filled straight from the socket and
-given away with it; such buffers are used again once nobody holds them.
+given away with it: it belongs to whoever holds the message, and nothing is ever written into it again.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import NamedTuple
 
 from topicd.client.wire import ACK, ACK_LENGTH, ACK_OP, OTHERS
 from topicd.errors import FormatError
 from topicd.ipc.protocol.wire import BULK_OPS, HEADER, LENGTH_FIELD, MIN_LENGTH
-from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
+from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE
 
 BUFFER = 128 * KIB
 LARGE = 16 * KIB
-# Beyond this a buffer is not kept for reuse.
-KEEP_AT_MOST = 8 * MIB
-_UNHELD = 3  # references to a spare nobody else holds: the list, the loop variable, getrefcount's argument
 
 
 class Arrived(NamedTuple):
@@ -46,8 +42,6 @@ class Inbox:
         self._large: bytearray | None = None
         self._large_head = (0, 0, 0)
         self._large_at = 0
-        self._large_len = 0
-        self._spares: list[bytearray] = []
 
     @property
     def pending(self) -> int:
@@ -57,7 +51,7 @@ class Inbox:
     def window(self) -> memoryview:
         """Where the next bytes belong; never empty. What `take` returned before is no longer valid."""
         if self._large is not None:
-            return memoryview(self._large)[self._large_at : self._large_len]
+            return memoryview(self._large)[self._large_at :]
         if self._at == self._end:
             self._at = self._end = 0
         elif self._at:
@@ -106,29 +100,18 @@ class Inbox:
         return found
 
     def _begin_large(self, head: tuple[int, int, int], start: int, body: int) -> None:
-        self._large = large = self._room(body)
+        self._large = large = bytearray(body)
         self._large_head = head
-        self._large_len = body
         self._large_at = self._end - start
         large[: self._large_at] = self._view[start : self._end]
         self._at = self._end = 0
 
     def _take_large(self) -> Arrived | None:
         large = self._large
-        if large is None or self._large_at < self._large_len:
+        if large is None or self._large_at < len(large):
             return None
         self._large = None
-        return Arrived(*self._large_head, large, 0, self._large_len)
-
-    def _room(self, size: int) -> bytearray:
-        for spare in self._spares:
-            if len(spare) >= size and sys.getrefcount(spare) == _UNHELD:
-                return spare
-        # Rounded up, so that answers of nearly the same size share buffers.
-        made = bytearray(-(-size // LARGE) * LARGE)
-        if len(made) <= KEEP_AT_MOST:
-            self._spares = [*self._spares[-2:], made]
-        return made
+        return Arrived(*self._large_head, large, 0, len(large))
 
 
 def check_length(length: int, op: int) -> None:
