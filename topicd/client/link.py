@@ -1,5 +1,6 @@
-"""A connection that never blocks, and the appender it serves. Whoever drives it calls `turn` when the socket is ready
-or `wake_at` has come; reconnecting is part of a turn.
+"""A connection to one shard and the appender it serves. Whoever drives it calls `turn` when the socket is ready or
+`wake_at` has come; reconnecting is part of a turn. `start` says how a dial is made: a turn blocks for one only if that
+does (see dialing).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from itertools import islice
 
 from topicd.client.appender import JOIN_UP_TO, Appender, Piece
 from topicd.client.backoff import Backoff
+from topicd.client.connection import Connection
+from topicd.client.dialing import Attempt, Start, at_once
 from topicd.client.engine import Engine
 from topicd.client.inbox import Inbox
 from topicd.errors import ConnectionLost, TopicdError, WrongShard
@@ -22,7 +25,7 @@ _READS_PER_TURN = 16
 
 
 class Link:
-    def __init__(self, engine: Engine, shard: int, appender: Appender) -> None:
+    def __init__(self, engine: Engine, shard: int, appender: Appender, start: Start = at_once) -> None:
         self.shard = shard
         self.appender = appender
         self.moved = False  # topics must be looked up anew before this link goes on
@@ -33,7 +36,9 @@ class Link:
         self._inbox = Inbox()
         self._out: deque[bytes | bytearray | memoryview] = deque()
         self._backoff = Backoff(engine.tempo.random)
+        self._start = start
         self._dial_at = 0.0
+        self._dialing: Attempt[Connection] | None = None
 
     @property
     def connected(self) -> bool:
@@ -47,10 +52,10 @@ class Link:
         return -1 if self._sock is None else self._sock.fileno()
 
     def wake_at(self) -> float | None:
-        """When to turn although the socket is silent."""
+        """When to turn although the socket is silent and no dial has ended."""
         now = self._now()
         due = self.appender.wake_at(now)
-        if due is not None and self._sock is None:
+        if due is not None and self._sock is None and self._dialing is None:
             due = min(due, max(self._dial_at, now))
         return due
 
@@ -141,10 +146,15 @@ class Link:
     # ---- connection ----
 
     def _dial(self, now: float) -> bool:
-        if now < self._dial_at or self.moved or self.appender.idle:
+        if self._dialing is None:
+            if now < self._dial_at or self.moved or self.appender.idle:
+                return False
+            self._dialing = self._start(lambda: self._engine.dial(self.shard, DIAL_S))
+        if not self._dialing.done:
             return False
+        attempt, self._dialing = self._dialing, None
         try:
-            connection = self._engine.dial(self.shard, DIAL_S)
+            connection = attempt.result()
         except TopicdError as exc:
             self.lose(exc)
             return False
@@ -173,8 +183,16 @@ class Link:
             self.appender.fail_all(why)
 
     def close(self) -> None:
+        if self._dialing is not None:
+            self._dialing.give_up()
+            self._dialing = None
         if self._sock is not None:
             self.lose(ConnectionLost("the client is closed"))
+
+    def forked(self) -> None:
+        """In the child: the thread that dials is the parent's, and may hold its locks."""
+        self._dialing = None
+        self.close()
 
 
 def joined(pieces: list[Piece]) -> list[Piece]:

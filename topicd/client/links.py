@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from topicd.client.appender import Appender
 from topicd.client.backoff import Backoff
 from topicd.client.context import Context
+from topicd.client.dialing import Attempt, Start, at_once
 from topicd.client.engine import Engine
 from topicd.client.line import Line, OutBatch
 from topicd.client.link import DIAL_S, Link
@@ -105,17 +106,27 @@ class Spread(Generic[L]):
 class Links(Spread[Link]):
     """Driven by whoever calls `turn`."""
 
-    def __init__(self, engine: Engine, window: int, *, halt: bool = False) -> None:
-        super().__init__(engine, lambda shard: Link(engine, shard, Appender(window)), halt=halt)
+    def __init__(self, engine: Engine, window: int, *, halt: bool = False, start: Start = at_once) -> None:
+        super().__init__(engine, lambda shard: Link(engine, shard, Appender(window), start), halt=halt)
         self._engine = engine
+        self._start = start
+        self._looking: Attempt[None] | None = None  # asking where the shards are
 
     def turn(self) -> None:
         for link in list(self._links.values()):
             link.turn()
-        if self.outdated:
+        if self._looking is None and self.outdated:
+            self._looking = self._start(lambda: self._engine.refresh(DIAL_S))
+        if self._looking is not None and self._looking.done:
+            attempt, self._looking = self._looking, None
             with contextlib.suppress(TopicdError):
-                self._engine.refresh(DIAL_S)
+                attempt.result()
             self.spread()
+
+    def forked(self) -> None:
+        self._looking = None
+        for link in self._links.values():
+            link.forked()
 
     def wake_at(self) -> float | None:
         times = [due for link in self._links.values() if (due := link.wake_at()) is not None]

@@ -57,7 +57,7 @@ class Pipeline:
 
     def forked(self) -> None:
         self._closed = True
-        self._links.close()
+        self._links.forked()
 
     @property
     def unacknowledged(self) -> int:

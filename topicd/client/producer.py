@@ -1,19 +1,20 @@
 """Records collected by topic into batches, sent in the background. Promise: per topic they are stored in the order they
 were given and once, whatever happens to the connection; none is dropped without its delivery saying so.
 
-One lock guards everything. Whoever holds it may take a turn: a caller that fills a batch sends it himself, the thread
-does the rest (lingering batches, acknowledgements, reconnecting).
+One lock guards everything. Whoever holds it may take a turn: a caller that fills a batch sends it at once, the thread
+does the rest (lingering batches, acknowledgements). Nobody dials under the lock: a shard that does not answer holds up
+its own topics and no others.
 """
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from topicd.client.delivery import Deliveries, Delivery, Parcel
+from topicd.client.dialing import Bell, Beside
 from topicd.client.engine import Engine
 from topicd.client.forksafe import track
 from topicd.client.links import Links
@@ -69,7 +70,8 @@ class Producer:
         self._node = node
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._links = Links(engine, max_inflight)
+        self._bell = Bell()
+        self._links = Links(engine, max_inflight, start=Beside(self._bell.ring))
         self._open: dict[str, Parcel] = {}
         self._unsettled = 0  # batches that are open, waiting or under way
         self._settled: list[Parcel] = []  # with callbacks still to be called
@@ -77,7 +79,6 @@ class Producer:
         self._closed = False
         self._wakes_at = 0.0
         self._polled: list[tuple[int, int]] = []
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="topicd-producer", daemon=True)
         self._thread.start()
         track(self)
@@ -86,7 +87,7 @@ class Producer:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._closed = True
-        self._links.close()
+        self._links.forked()
 
     # ---- sending ----
 
@@ -177,7 +178,7 @@ class Producer:
         self._open[topic] = parcel
         self._unsettled += 1
         if parcel.due < self._wakes_at:
-            self._ring()
+            self._bell.ring()
         return parcel
 
     def _wait_for_room(self) -> None:
@@ -223,7 +224,7 @@ class Producer:
         self._links.turn()
         due = self._links.wake_at()
         if (due is not None and due < self._wakes_at) or self._sockets() != self._polled:
-            self._ring()
+            self._bell.ring()
 
     # ---- outcomes ----
 
@@ -283,11 +284,11 @@ class Producer:
         finally:
             with self._lock:
                 self._closed = True
-                self._ring()
+                self._bell.ring()
                 self._changed.notify_all()
             self._thread.join()
             self._links.close()
-            os.close(self._bell)
+            self._bell.close()
 
     def __enter__(self) -> Producer:
         return self
@@ -296,10 +297,6 @@ class Producer:
         self.close()
 
     # ---- the thread ----
-
-    def _ring(self) -> None:
-        if not self._closed or self._thread.is_alive():
-            os.eventfd_write(self._bell, 1)
 
     def _run(self) -> None:
         while True:
@@ -311,7 +308,7 @@ class Producer:
             if self._settled:
                 self._report()
             if poll.poll(None if waits is None else waits * 1000 + 0.5):
-                self._silence()
+                self._bell.silence()
 
     def _turn(self) -> float | None:
         """Everything that is due; how long nothing will be."""
@@ -336,17 +333,11 @@ class Producer:
 
     def _poll(self) -> select.poll:
         poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
+        poll.register(self._bell.descriptor, select.POLLIN)
         self._polled = self._sockets()
         for descriptor, events in self._polled:
             poll.register(descriptor, events)
         return poll
-
-    def _silence(self) -> None:
-        try:
-            os.eventfd_read(self._bell)
-        except BlockingIOError:
-            return
 
 
 def _add_labels(parcel: Parcel, index: int, labels: tuple[bytes | None, bytes | None, bytes | None]) -> None:

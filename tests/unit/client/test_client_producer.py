@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +19,7 @@ from topicd.errors import (
     TopicFull,
 )
 from topicd.ipc.protocol.wire import Op
+from topicd.placement import delivery_shard
 
 
 def nth(op: int, n: int, fault: TopicdError | str | bytes) -> Callable[[Request], TopicdError | str | bytes | None]:
@@ -215,6 +217,54 @@ def test_a_daemon_that_stays_away_fails_the_deliveries(server: FakeServer) -> No
         producer._timeout = 5
         assert producer.send("t", b"y").result(5) == 1
         producer.close()
+
+
+def test_a_shard_that_never_greets_holds_up_nobody_else(server: FakeServer) -> None:
+    by_shard = {delivery_shard(f"t{n}", 2): f"t{n}" for n in range(20)}
+    with topicd.connect(server.path, timeout=60) as client:
+        server.fault = lambda r: b"" if r.op == Op.HELLO and r.shard == 0 else None
+        producer = client.producer(linger=0)
+        began = time.monotonic()
+        waiting = producer.send(by_shard[0], b"held up")
+        assert [producer.send(by_shard[1], data).result(30) for data in numbers(20)] == list(range(1, 21))
+        # Far less than the time a dial may take.
+        assert time.monotonic() - began < 1.0
+        assert not waiting.done()
+        server.fault = lambda r: None
+        server.run(server.drop_connections)
+        assert waiting.result(30) == 1
+        producer.close()
+
+
+def test_a_front_door_that_never_greets_holds_up_nobody(server: FakeServer) -> None:
+    by_shard = {delivery_shard(f"t{n}", 2): f"t{n}" for n in range(20)}
+    with topicd.connect(server.path, timeout=60) as client:
+        server.fault = lambda r: CUT if r.shard == 0 else b"" if r.op == Op.HELLO and r.shard == -1 else None
+        producer = client.producer(linger=0)
+        began = time.monotonic()
+        waiting = producer.send(by_shard[0], b"held up")
+        assert [producer.send(by_shard[1], data).result(30) for data in numbers(20)] == list(range(1, 21))
+        assert time.monotonic() - began < 1.0
+        assert not waiting.done()
+        server.fault = lambda r: None
+        server.run(server.drop_connections)
+        assert waiting.result(30) == 1
+        producer.close()
+
+
+def test_a_producer_closes_while_a_shard_never_greets(server: FakeServer) -> None:
+    """What is still being dialled when it ends is closed, not kept."""
+    with topicd.connect(server.path, timeout=60) as client:
+        server.fault = lambda r: b"" if r.op == Op.HELLO and r.shard >= 0 else None
+        producer = client.producer(linger=0, timeout=0.05)
+        delivery = producer.send("t", b"x")
+        assert isinstance(delivery.exception(30), ConnectionLost)
+        producer.close()
+        held = list(server.run(lambda: [s for s in server.connections if s.shard >= 0]))
+        server.run(lambda: [s.transport.write(s._answer(r, 0)) for s in held for r in server.requests if r.shard >= 0])
+        deadline = time.monotonic() + 30
+        while server.run(lambda: any(s in server.connections for s in held)):
+            assert time.monotonic() < deadline
 
 
 def test_hostile_bytes_fail_the_deliveries(client: topicd.Client, server: FakeServer) -> None:
