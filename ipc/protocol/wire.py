@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from topicd.errors import InvalidRequest, TopicdError
+from topicd.errors import InvalidRequest, TopicdError, UnsupportedVersion
 from topicd.limits import MAX_CONTROL_MESSAGE, MAX_MESSAGE
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 HEADER = struct.Struct(
     "<"  # little-endian, unpadded
@@ -33,7 +33,8 @@ MIN_LENGTH = HEADER.size - LENGTH_FIELD
 
 
 class Op(IntEnum):
-    """Requests below 0x80; the answer to op x is x | 0x80, or ERROR. PUSH and LAGGED answer SUBSCRIBE many times."""
+    """Requests below 0x80; one for each verb. The answer to op x is x | 0x80, or ERROR. PUSH and NOTICE follow a
+    SUBSCRIBE under its request id."""
 
     HELLO = 0x01
     PING = 0x02
@@ -47,11 +48,16 @@ class Op(IntEnum):
     FETCH = 0x21
     DELETE_RECORDS = 0x22
     PRODUCER = 0x23
+    RELEASE_PRODUCER = 0x24
     SUBSCRIBE = 0x30
     UNSUBSCRIBE = 0x31
     CREDIT = 0x32
-    CONSUMER = 0x40
-    SEGMENTS = 0x50
+    CONSUMER_OPEN = 0x40
+    CONSUMER_ACK = 0x41
+    CONSUMER_RESET = 0x42
+    CONSUMER_REMOVE = 0x43
+    CONSUMER_STATE = 0x44
+    CONSUMER_LIST = 0x45
     DEBUG = 0x7E
     PUSH = 0xB8
     NOTICE = 0xB9
@@ -169,6 +175,14 @@ def error_message(request_id: int, error: TopicdError) -> bytes:
     return map_message(Op.ERROR, request_id, error.to_wire())
 
 
+def check_version(version: Any) -> None:
+    """What a HELLO says it speaks."""
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        raise UnsupportedVersion(
+            f"protocol version {version!r:.50} is not spoken here, {PROTOCOL_VERSION} is", supported=[PROTOCOL_VERSION]
+        )
+
+
 def unpack_map(body: bytes | memoryview) -> dict[str, Any]:
     """The msgpack map of a body; anything else is the sender's error."""
     try:
@@ -227,6 +241,4 @@ class MessageReader:
             raise InvalidRequest(f"message length {length} for op 0x{op:02x} is outside {MIN_LENGTH} to {allowed}")
 
 
-BULK_OPS = frozenset(
-    {Op.APPEND, Op.FETCH | ANSWER, Op.PUSH, Op.LIST | ANSWER, Op.SUBSCRIBE | ANSWER, Op.SEGMENTS | ANSWER}
-)
+BULK_OPS = frozenset({Op.APPEND, Op.FETCH | ANSWER, Op.PUSH, Op.LIST | ANSWER, Op.SUBSCRIBE | ANSWER})

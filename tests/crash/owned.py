@@ -117,7 +117,7 @@ class Retained(Worker):
 
     def _ask(self, client: Client, name: str, action: str, **more: object) -> dict[str, object]:
         return client._engine.call(
-            self.TOPIC, Op.CONSUMER, {"topic": self.TOPIC, "name": name, "action": action, **more}
+            self.TOPIC, Op[f"CONSUMER_{action.upper()}"], {"topic": self.TOPIC, "name": name, **more}
         )
 
     def check(self, client: Client) -> list[str]:

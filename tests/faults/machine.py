@@ -504,7 +504,7 @@ class Machine:
         return {
             **{key: state[key] for key in kept},
             "records": self.read(name),
-            "consumers": self.ask(name, Op.CONSUMER, action="list")["consumers"],
+            "consumers": self.ask(name, Op.CONSUMER_LIST)["consumers"],
             "losses": [tuple(loss) for loss in topic.losses],
             "producers": topic.producers.to_wire(topic.visible),
         }

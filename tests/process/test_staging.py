@@ -380,7 +380,7 @@ def test_a_lasting_producer_begins_at_one_and_says_what_is_next(topic: str, serv
         wire.append(topic_id, [b"x"], producer=mine, batch_no=2)
     assert early.value.detail["expected"] == 1
     wire.append(topic_id, [b"x"], producer=mine, batch_no=1)
-    assert wire.ask(Op.PRODUCER, {**ask, "release": True})["expected"] == 2
+    assert wire.ask(Op.RELEASE_PRODUCER, ask)["expected"] == 2
     assert wire.append(topic_id, [b"x"], producer=mine, batch_no=1).deduped
 
 

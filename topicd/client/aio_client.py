@@ -221,16 +221,16 @@ class AsyncClient:
 
     async def consumers(self, topic: str) -> list[ConsumerInfo]:
         """The named consumers of a topic."""
-        answer = await self._engine.call(topic, Op.CONSUMER, {"action": "list", "topic": topic})
+        answer = await self._engine.call(topic, Op.CONSUMER_LIST, {"topic": topic})
         return [info(ConsumerInfo, entry) for entry in answer.get("consumers") or []]
 
     async def reset_consumer(self, topic: str, name: str, start: Start) -> int:
         """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
-        request = requests.consumer("reset", topic, name, start)
-        return number(await self._engine.call(topic, Op.CONSUMER, request), "acked_seq")
+        request = requests.consumer(topic, name, start)
+        return number(await self._engine.call(topic, Op.CONSUMER_RESET, request), "acked_seq")
 
     async def remove_consumer(self, topic: str, name: str) -> None:
-        await self._engine.call(topic, Op.CONSUMER, requests.consumer("remove", topic, name))
+        await self._engine.call(topic, Op.CONSUMER_REMOVE, requests.consumer(topic, name))
 
     # ---- topics ----
 

@@ -323,27 +323,27 @@ class Client:
 
     def consumers(self, topic: str) -> list[ConsumerInfo]:
         """The named consumers of a topic."""
-        answer = self._engine.call(topic, Op.CONSUMER, {"action": "list", "topic": topic})
+        answer = self._engine.call(topic, Op.CONSUMER_LIST, {"topic": topic})
         return [info(ConsumerInfo, entry) for entry in answer.get("consumers") or []]
 
     def open_consumer(self, topic: str, name: str, start: Start = "earliest") -> int:
         """Makes a consumer that does not exist yet, and leaves one that does where it is; the seq it counts as having
         acknowledged. For readers that deliver by other means; `consumer` delivers."""
-        answer = self._engine.call(topic, Op.CONSUMER, requests.consumer("open", topic, name, start))
+        answer = self._engine.call(topic, Op.CONSUMER_OPEN, requests.consumer(topic, name, start))
         return number(answer, "acked_seq")
 
     def ack_consumer(self, topic: str, name: str, seq: int) -> int:
         """Acknowledges everything up to seq; never goes back. The seq up to which all is acknowledged now."""
-        request = {**requests.consumer("ack", topic, name), "seq": cursor(seq)}
-        return number(self._engine.call(topic, Op.CONSUMER, request), "acked_seq")
+        request = {**requests.consumer(topic, name), "seq": cursor(seq)}
+        return number(self._engine.call(topic, Op.CONSUMER_ACK, request), "acked_seq")
 
     def reset_consumer(self, topic: str, name: str, start: Start) -> int:
         """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
-        answer = self._engine.call(topic, Op.CONSUMER, requests.consumer("reset", topic, name, start))
+        answer = self._engine.call(topic, Op.CONSUMER_RESET, requests.consumer(topic, name, start))
         return number(answer, "acked_seq")
 
     def remove_consumer(self, topic: str, name: str) -> None:
-        self._engine.call(topic, Op.CONSUMER, requests.consumer("remove", topic, name))
+        self._engine.call(topic, Op.CONSUMER_REMOVE, requests.consumer(topic, name))
 
     # ---- topics ----
 

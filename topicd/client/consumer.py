@@ -65,8 +65,8 @@ class Consumer:
         return self
 
     def _call(self, action: str, **fields: Any) -> dict[str, Any]:
-        body = {"action": action, "topic": self.topic, "name": self.name, **fields}
-        return self._engine.call(self.topic, Op.CONSUMER, body)
+        body = {"topic": self.topic, "name": self.name, **fields}
+        return self._engine.call(self.topic, Op[f"CONSUMER_{action.upper()}"], body)
 
     # ---- records ----
 

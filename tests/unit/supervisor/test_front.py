@@ -64,7 +64,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     made.selector.close()
 
 
-HELLO = protocol.map_message(Op.HELLO, 1, {"version": 1})
+HELLO = protocol.map_message(Op.HELLO, 1, {"version": protocol.PROTOCOL_VERSION})
 PING = protocol.map_message(Op.PING, 2, {})
 
 

@@ -136,8 +136,8 @@ class Copier:
             return number(answer, "topic_id"), number(answer, "expected")
 
     def release(self) -> None:
-        request = {"topic": self._destination, "producer_id": self._producer_id, "release": True}
-        self._client.engine.call(self._destination, Op.PRODUCER, request)
+        request = {"topic": self._destination, "producer_id": self._producer_id}
+        self._client.engine.call(self._destination, Op.RELEASE_PRODUCER, request)
 
     def copy(self, topic_id: int, first_no: int, chunks: list[Chunk]) -> None:
         """Returns when all are acknowledged. Trouble that may pass is waited out, as long as something moves within
