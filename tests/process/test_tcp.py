@@ -18,7 +18,7 @@ from tests.support.certs import Authority, Certificate
 from tests.support.daemon import Daemon, drain_topic, wait_until
 from tests.support.ports import free_ports
 from topicd.cli import tokenfile
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.errors import ConnectionLost, Forbidden, InvalidRequest, TopicdError, Unauthorized
 from topicd.ipc.protocol.wire import COPIED, Op
 from topicd.placement import delivery_shard
@@ -218,7 +218,7 @@ def test_who_may_only_write_cannot_read_by_any_way(site: Site, topics: str) -> N
 def test_who_may_only_write_cannot_copy_what_he_may_not_read(site: Site) -> None:
     with site.client("writer") as client:
         client.publish("orders.copied", b"x")
-        connection = client.engine.dial(client.engine.directory.shard_of("orders.copied"), 10.0)
+        connection = client.caller.dial(client.caller.shard_map.shard_of("orders.copied"), 10.0)
         topic_id = connection.call(Op.OPEN, {"topic": "orders.copied"})["topic_id"]
         with pytest.raises(Forbidden, match="token 'writer' has no read right"):
             connection.finish_append(connection.start_copy(topic_id, 0, 0, 1, COPIED.pack(topic_id, 0, 1)))

@@ -146,7 +146,7 @@ def test_every_module_is_found() -> None:
         "topicd.ipc.ring",
         "topicd.shards.delivery.actor",
         "topicd.cli.main",
-        "topicd.client.client",
+        "topicd.client.blocking.client",
     ):
         assert name in MODULES
     assert not any(".ipc." in name and not name.startswith("topicd.ipc.") for name in MODULES)
@@ -155,8 +155,8 @@ def test_every_module_is_found() -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("topicd.client.client", "from topicd.ipc.ring import RingProducer"),
-        ("topicd.client.client", "from topicd.disk import fs"),
+        ("topicd.client.blocking.client", "from topicd.ipc.ring import RingProducer"),
+        ("topicd.client.blocking.client", "from topicd.disk import fs"),
         ("topicd.shards.delivery.actor", "from topicd.shards.wal.log import WalLog"),
         ("topicd.shards.delivery.actor", "import topicd.supervisor.loop"),
         ("topicd.shards.wal.shard", "def f():\n    from topicd.shards.delivery import actor"),
@@ -190,7 +190,10 @@ def loaded_by(module: str) -> set[str]:
         ),
         ("topicd.supervisor.main", ["topicd.shards.wal", "topicd.shards.delivery", "topicd.client", "uvloop"]),
         ("topicd.supervisor.loop", ["topicd.shards.wal", "topicd.shards.delivery", "topicd.client", "uvloop"]),
-        ("topicd.client.client", ["topicd.ipc.ring", "topicd.ipc.shm", "topicd.shards", "posix_ipc", "uvloop"]),
+        (
+            "topicd.client.blocking.client",
+            ["topicd.ipc.ring", "topicd.ipc.shm", "topicd.shards", "posix_ipc", "uvloop"],
+        ),
         ("topicd", ["topicd.client", "topicd.ipc", "topicd.shards", "msgpack", "asyncio"]),
     ],
 )
