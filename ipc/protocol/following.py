@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from topicd.errors import FormatError, InvalidRequest, TopicdError, TopicNotFound, from_wire
 from topicd.frames import parse_header
 from topicd.ipc.protocol.codec import Fetched, number
-from topicd.ipc.protocol.messages import Subscribe, SubscribedTopic
+from topicd.ipc.protocol.messages import Op, Subscribe, SubscribedTopic
 from topicd.ipc.protocol.selecting import select
-from topicd.ipc.protocol.wire import CREDIT, Op, message
+from topicd.ipc.protocol.wire import CREDIT, message
 from topicd.limits import SUBSCRIPTION_TOPICS_MAX
 from topicd.model import TagMatch
 

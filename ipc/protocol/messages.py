@@ -6,9 +6,11 @@ The hot ones (APPEND, the fixed part of FETCH, CREDIT) are binary layouts in wir
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, ClassVar
 
 from topicd import limits
+from topicd.ipc.protocol import wire
 from topicd.ipc.protocol.fields import (
     Message,
     anything,
@@ -23,12 +25,43 @@ from topicd.ipc.protocol.fields import (
     text,
     topic_name,
 )
-from topicd.ipc.protocol.wire import Op
 from topicd.limits import MAX_SEQ, MAX_U64, MIB
 from topicd.model import TagMatch
 
 CREDIT_MAX = 1 << 30
 TOKEN_MAX = 4_096
+
+
+class Op(IntEnum):
+    """Requests below 0x80; one for each verb. The answer to op x is x | 0x80, or ERROR. PUSH and NOTICE follow a
+    SUBSCRIBE under its request id."""
+
+    HELLO = wire.OP_HELLO
+    PING = wire.OP_PING
+    STATUS = wire.OP_STATUS
+    OPEN = 0x10
+    CONFIGURE = 0x11
+    STATE = 0x12
+    LIST = 0x13
+    DELETE_TOPIC = 0x14
+    APPEND = wire.OP_APPEND
+    FETCH = wire.OP_FETCH
+    DELETE_RECORDS = 0x22
+    PRODUCER = 0x23
+    RELEASE_PRODUCER = 0x24
+    SUBSCRIBE = 0x30
+    UNSUBSCRIBE = 0x31
+    CREDIT = wire.OP_CREDIT
+    CONSUMER_OPEN = 0x40
+    CONSUMER_ACK = 0x41
+    CONSUMER_RESET = 0x42
+    CONSUMER_REMOVE = 0x43
+    CONSUMER_STATE = 0x44
+    CONSUMER_LIST = 0x45
+    DEBUG = 0x7E
+    PUSH = wire.OP_PUSH
+    NOTICE = wire.OP_NOTICE
+    ERROR = wire.OP_ERROR
 
 
 class Request(Message):

@@ -27,9 +27,9 @@ from topicd.ipc.protocol.codec import (
     parse_ack,
 )
 from topicd.ipc.protocol.cutter import Arrived, Cutter
-from topicd.ipc.protocol.messages import OpenTopic
+from topicd.ipc.protocol.messages import Op, OpenTopic
 from topicd.ipc.protocol.outbox import OutBatch, TopicOutbox
-from topicd.ipc.protocol.wire import ANSWER, Op, message
+from topicd.ipc.protocol.wire import ANSWER, message
 from topicd.limits import MIB
 
 UNANSWERED = 512

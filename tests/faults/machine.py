@@ -28,6 +28,7 @@ from topicd.frames import core
 from topicd.ipc import shm
 from topicd.ipc.control import DELIVERY, WAL, BootInfo, ControlChannel, OldInstance
 from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
@@ -36,7 +37,6 @@ from topicd.ipc.protocol.wire import (
     FETCHED,
     PROTOCOL_VERSION,
     MessageReader,
-    Op,
     map_message,
     message,
     unpack_map,

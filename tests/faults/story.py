@@ -13,7 +13,7 @@ from tests.faults.machine import KIB, ConnectionGone, Machine, Ticket
 from tests.support.faultfs import Crashed
 from tests.support.oracle import Batch, Oracle
 from topicd.errors import NotReady, OutOfOrder, StorageFailed, Throttled, TopicdError
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 REFUSALS = (StorageFailed, Throttled, NotReady)
 RETRIED = 6  # more than any scene has under way at once

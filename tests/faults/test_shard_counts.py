@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.machine import Machine
 from tests.support.fakedisk import FakeDisk
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 NAMES = [f"topic-{n}" for n in range(12)]
 

@@ -21,7 +21,8 @@ from tests.support.daemon import Daemon
 from tests.support.timewarp import ENVIRON, PATIENCE_S, run_once
 from tests.support.topicmodel import Clock, Expected, Gap, Match, Rec, Refused, TopicModel
 from topicd.errors import TopicdError
-from topicd.ipc.protocol.wire import MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import MessageFlag
 
 START_MS = 1_900_000_000_000  # ahead of the real clock, which a daemon shows until it is told otherwise
 CONSUMERS = ("ann", "bob", "eve")

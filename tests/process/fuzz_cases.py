@@ -12,7 +12,8 @@ import msgpack
 
 from tests.process.wire import append_body, batch
 from topicd.ipc.protocol import wire as protocol
-from topicd.ipc.protocol.wire import APPEND, BULK_OPS, CREDIT, FETCH, HEADER, LENGTH_FIELD, MIN_LENGTH, MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import APPEND, BULK_OPS, CREDIT, FETCH, HEADER, LENGTH_FIELD, MIN_LENGTH, MessageFlag
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
 
 DELIVERY = "delivery"

@@ -16,7 +16,7 @@ from tests.support.timewarp import ENVIRON, Warp, segment_files
 from topicd.client.blocking.client import Client
 from topicd.client.core.records import Record
 from topicd.errors import Conflict, ConsumerNotFound, InvalidRequest, Throttled, TopicNotFound, WrongShard
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.shards.delivery.topic.consumers import CONSUMERS_MAX
 
 SETTINGS = {"segment_max_records": 7, "snapshot_ms": 100, "checkpoint_ms": 86_400_000}

@@ -13,7 +13,8 @@ from tests.support.daemon import wait_until
 from topicd import limits
 from topicd.errors import InvalidRequest, Throttled, TopicdError, TopicNotFound
 from topicd.frames import parse_header
-from topicd.ipc.protocol.wire import FETCH, MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import FETCH, MessageFlag
 from topicd.limits import FRAME_OVERHEAD, KIB, MIB
 
 SETTINGS = {"segment_max_records": 100, "max_inflight_per_connection": 100}

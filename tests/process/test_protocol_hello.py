@@ -18,7 +18,8 @@ from tests.process.wire import Reply, Wire, packed
 from tests.support.daemon import Daemon, wait_until
 from topicd import limits
 from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, UnsupportedVersion
-from topicd.ipc.protocol.wire import ANSWER, HEADER, PROTOCOL_VERSION, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, HEADER, PROTOCOL_VERSION
 
 ROLES = ["supervisor", "delivery"]
 

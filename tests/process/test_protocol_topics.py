@@ -19,8 +19,8 @@ from topicd.errors import (
     TopicNotFound,
     WrongShard,
 )
-from topicd.ipc.protocol.messages import REQUESTS
-from topicd.ipc.protocol.wire import ANSWER, Op
+from topicd.ipc.protocol.messages import REQUESTS, Op
+from topicd.ipc.protocol.wire import ANSWER
 from topicd.paths import topic_dir_name
 from topicd.placement import delivery_shard
 

@@ -14,7 +14,7 @@ from tests.support.daemon import Daemon, drain_topic, wait_until
 from tests.support.timewarp import ENVIRON, Warp, segment_files
 from topicd.client.core.records import Gap, Record, RecordsMissed
 from topicd.errors import InvalidRequest, TopicFull
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 SETTINGS = {"segment_max_records": 7, "snapshot_ms": 100}
 HOUR_MS = 3_600_000

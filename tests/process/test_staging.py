@@ -21,7 +21,7 @@ from topicd.client.staging.names import STAGES, producer_id
 from topicd.client.staging.plan import MAX_BATCH_BYTES, Chunk, Run, Staged, chunks_by_destination
 from topicd.client.staging.stages import Stages
 from topicd.errors import Conflict, InvalidRequest, OutOfOrder, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.limits import LASTING, MIB
 
 SETTINGS = {"segment_max_records": 500, "snapshot_ms": 100}

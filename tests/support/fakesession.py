@@ -11,7 +11,7 @@ import msgpack
 
 from tests.support.fakelog import FakeTopic
 from topicd.errors import Conflict, ConsumerNotFound, TopicdError, WrongShard
-from topicd.ipc.protocol.messages import REQUESTS
+from topicd.ipc.protocol.messages import REQUESTS, Op
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
@@ -24,7 +24,6 @@ from topicd.ipc.protocol.wire import (
     PERFORMANCE,
     PROTOCOL_VERSION,
     MessageFlag,
-    Op,
     error_message,
     map_message,
     message,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from topicd import limits
 from topicd.errors import InvalidRequest, Throttled, TopicNotFound
-from topicd.ipc.protocol.messages import DeleteRecords, FetchFilter, Subscribe, SubscribedTopic
-from topicd.ipc.protocol.wire import FETCH, MessageFlag, Op, unpack_map
+from topicd.ipc.protocol.messages import DeleteRecords, FetchFilter, Op, Subscribe, SubscribedTopic
+from topicd.ipc.protocol.wire import FETCH, MessageFlag, unpack_map
 from topicd.model import GapReason, Tombstone
 from topicd.shards.delivery.reading.reading import NO_FILTER, ReadFilter
 from topicd.shards.delivery.reading.subscriptions import LongPoll

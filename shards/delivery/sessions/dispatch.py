@@ -5,7 +5,8 @@ checked, its right is there for the topic it names, and it is not one change too
 from __future__ import annotations
 
 from topicd.errors import InvalidRequest, Throttled
-from topicd.ipc.protocol.wire import Op, unpack_map
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import unpack_map
 from topicd.shards.delivery.ops import consumers, debug, hello, producers, records, topics, watching
 from topicd.shards.delivery.sessions.call import OPERATIONS, RAW_OPERATIONS, Call
 from topicd.shards.delivery.writing.outlet import ENTRIES_MAX

@@ -14,6 +14,7 @@ import msgpack
 
 from topicd._native import core
 from topicd.errors import Forbidden, Internal, InvalidRequest, NotReady, Throttled, TopicdError
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
@@ -35,7 +36,6 @@ from topicd.ipc.protocol.wire import (
     OP_FETCHED,
     OP_PUSH,
     PERFORMANCE,
-    Op,
     error_message,
     header,
     map_message,

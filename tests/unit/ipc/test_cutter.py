@@ -9,7 +9,8 @@ import pytest
 from topicd.errors import FormatError
 from topicd.ipc.protocol.codec import ACK
 from topicd.ipc.protocol.cutter import BUFFER, Cutter
-from topicd.ipc.protocol.wire import ANSWER, APPENDED, Op, message
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, APPENDED, message
 from topicd.limits import MAX_CONTROL_MESSAGE
 
 PUSH, PONG = int(Op.PUSH), int(Op.PING) | ANSWER

@@ -15,11 +15,12 @@ from topicd.ipc.protocol.messages import (
     FetchFilter,
     Hello,
     ListTopics,
+    Op,
     OpenConsumer,
     Subscribe,
     SubscribedTopic,
 )
-from topicd.ipc.protocol.wire import ANSWER, Op
+from topicd.ipc.protocol.wire import ANSWER
 from topicd.model import TagMatch
 from topicd.tokens import SCOPES
 

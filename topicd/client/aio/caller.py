@@ -15,8 +15,8 @@ from topicd.client.core.requests import Append, Request, open_topic
 from topicd.client.core.shardmap import SUPERVISOR, ShardMap
 from topicd.errors import ConnectionLost, InvalidRequest, TopicdError, TopicNotFound, WrongShard
 from topicd.ipc.protocol.codec import Appended, answer_map, parse_ack
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.retry import Patience, Tempo
-from topicd.ipc.protocol.wire import Op
 from topicd.model import check_topic_name
 
 WINDOW = 256  # single publishes of a topic that are under way at once

@@ -16,7 +16,8 @@ from topicd.client.core.sockets import open_socket
 from topicd.errors import ConnectionLost, FormatError, TopicdError, WrongShard
 from topicd.ipc.protocol.codec import ERROR_OP, OTHERS, answer_map, error_of
 from topicd.ipc.protocol.cutter import Arrived, Cutter
-from topicd.ipc.protocol.wire import ANSWER, Op, message
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, message
 
 T = TypeVar("T")
 FETCH_ANSWER = int(Op.FETCH) | ANSWER

@@ -21,7 +21,7 @@ from topicd.client.core.history import Reading
 from topicd.client.core.receipts import published
 from topicd.client.core.records import Published
 from topicd.ipc.protocol.codec import checked_key
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.limits import FETCH_BYTES_MAX
 from topicd.model import TopicConfig
 

@@ -16,8 +16,9 @@ from topicd.errors import ConnectionLost, TopicdError, TopicNotFound, WrongShard
 from topicd.ipc.protocol.codec import answer_map, packed
 from topicd.ipc.protocol.cutter import Arrived, Cutter
 from topicd.ipc.protocol.following import Following, Wanted
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.retry import Patience
-from topicd.ipc.protocol.wire import ANSWER, Op
+from topicd.ipc.protocol.wire import ANSWER
 
 SUBSCRIBED = int(Op.SUBSCRIBE) | ANSWER
 

@@ -22,7 +22,8 @@ from topicd.client.core.encode import Serializer, encode_list, encode_one, label
 from topicd.client.core.history import Reading
 from topicd.client.core.records import Published
 from topicd.ipc.protocol.codec import checked_key
-from topicd.ipc.protocol.wire import MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import MessageFlag
 from topicd.limits import FETCH_BYTES_MAX
 from topicd.model import TopicConfig
 

@@ -16,8 +16,9 @@ from topicd.client.core.watching import Feed, OnGap, Resume, Watching
 from topicd.errors import ConnectionLost, FormatError, TopicdError, TopicNotFound, WrongShard
 from topicd.ipc.protocol.codec import answer_map, packed
 from topicd.ipc.protocol.following import Following, Wanted
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.retry import Patience
-from topicd.ipc.protocol.wire import ANSWER, Op, message
+from topicd.ipc.protocol.wire import ANSWER, message
 
 
 class BlockingFeed(Feed[Connection]):

@@ -19,7 +19,7 @@ from topicd.errors import ConnectionLost, FormatError, InvalidRequest, TopicdErr
 from topicd.ipc.protocol.codec import answer_map
 from topicd.ipc.protocol.cutter import Arrived, Cutter
 from topicd.ipc.protocol.following import Following, Wanted, plan
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.model import check_topic_name
 
 OnGap: TypeAlias = Literal["yield", "raise"] | Callable[[Gap], Any]

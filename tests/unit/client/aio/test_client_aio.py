@@ -22,8 +22,8 @@ from topicd.errors import (
     TopicFull,
     TopicNotFound,
 )
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.retry import Tempo
-from topicd.ipc.protocol.wire import Op
 
 T = TypeVar("T")
 Run = Callable[[Callable[[topicd.aio.AsyncClient], Awaitable[T]]], T]

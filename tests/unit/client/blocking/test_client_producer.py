@@ -18,7 +18,7 @@ from topicd.errors import (
     TopicdError,
     TopicFull,
 )
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.placement import delivery_shard
 
 

@@ -15,7 +15,7 @@ from topicd.client.core.watching import wanted_by
 from topicd.errors import ConnectionLost, FormatError, NotReady, TopicNotFound
 from topicd.ipc.protocol.codec import Fetched
 from topicd.ipc.protocol.following import Following
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 def take(watch: Watch, count: int) -> list[bytes]:

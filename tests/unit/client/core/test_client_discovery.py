@@ -8,8 +8,8 @@ import topicd
 from tests.support.fakeserver import FakeServer, Request
 from topicd.client.core.daemon import candidates, socket_path
 from topicd.errors import ConnectionLost, FormatError, InvalidRequest, NotReady, Unauthorized
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.retry import Tempo
-from topicd.ipc.protocol.wire import Op
 
 
 def test_what_was_said_outright_excludes_guesses(tmp_path: Path) -> None:
