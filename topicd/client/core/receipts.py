@@ -62,6 +62,7 @@ class Receipt(Generic[P_co]):
         return self._parcel.topic
 
     def done(self) -> bool:
+        """Whether the outcome is known."""
         return self._parcel.done
 
     @property
@@ -84,6 +85,7 @@ class Receipts(Generic[P_co]):
         self._parcels = parcels
 
     def done(self) -> bool:
+        """Whether the outcome of all of them is known."""
         return all(parcel.done for parcel in self._parcels)
 
     def __len__(self) -> int:

@@ -293,6 +293,37 @@ def test_threads_share_a_producer(client: topicd.Client, server: FakeServer) -> 
         assert [p for p in stored if p.startswith(b"%d-" % n)] == [b"%d-%d" % (n, i) for i in range(200)]
 
 
+def test_a_list_that_waited_for_room_takes_nobody_elses_records(client: topicd.Client, server: FakeServer) -> None:
+    with client.producer(linger=60) as producer:
+        collector = producer._collector
+
+        def another_thread_comes_first() -> None:
+            """While this thread waits, another gets the room and begins a batch for the same topic."""
+            collector.max_inflight = 64
+            collector.add(collector.begin(producer, producer._routes.outbox("t")), b"theirs", None)
+
+        producer._make_room = another_thread_comes_first  # type: ignore[method-assign]
+        collector.max_inflight = 0
+        sent = producer.send_many("t", [b"mine"])
+        producer.flush()
+        assert sent.result(5).first_seq == 2
+    assert server.payloads("t") == [b"theirs", b"mine"]
+
+
+def test_what_is_sent_while_a_producer_closes_has_an_outcome(client: topicd.Client, server: FakeServer) -> None:
+    producer = client.producer(linger=60)
+    late: list[Delivery] = []
+    flush = producer.flush
+
+    def flush_and_send(timeout: float | None = None) -> None:
+        flush(timeout)
+        late.append(producer.send("t", b"too late"))
+
+    producer.flush = flush_and_send  # type: ignore[method-assign]
+    producer.close()
+    assert isinstance(late[0].exception(5), ConnectionLost)
+
+
 def test_a_closed_producer_says_so(client: topicd.Client) -> None:
     producer = client.producer()
     producer.close()
