@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -83,6 +84,20 @@ def test_an_error_beyond_the_timeout_reaches_the_caller(server: FakeServer) -> N
         client._caller.timeout = 5
         server.fault = lambda r: None
         assert client.publish("t", b"b") == 2
+
+
+@pytest.mark.parametrize("op", [Op.STATE, Op.APPEND])
+def test_the_timeout_counts_from_the_beginning(server: FakeServer, op: int) -> None:
+    """A daemon that is silent is not waited for twice, and a read that may wait for long makes no publish do so."""
+    with topicd.connect(server.path, timeout=5) as client:
+        client.publish("t", b"x")
+        client.read("t", wait=30)
+        server.fault = lambda r: b"" if r.op == op else None
+        client._caller.timeout = 0.5
+        began = time.monotonic()
+        with pytest.raises(ConnectionLost, match="did not answer"):
+            client.state("t") if op == Op.STATE else client.publish("t", b"y")
+        assert 0.4 < time.monotonic() - began < 0.9
 
 
 def test_numbers_of_an_unknown_outcome_are_never_used_for_other_data(server: FakeServer) -> None:
