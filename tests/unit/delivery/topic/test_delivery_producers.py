@@ -60,7 +60,7 @@ def test_a_failed_batch_gives_its_number_back() -> None:
 def test_a_failed_batch_is_in_no_snapshot_though_others_have_its_seqs_by_then() -> None:
     table = sent(3)
     table.take_back(P, 3)
-    [[_, last_no, answers]] = table.to_wire(visible=1000)
+    [[_, last_no, answers]] = table.to_snapshot(visible=1000)
     assert (last_no, [answer[0] for answer in answers]) == (2, [1, 2])
 
 
@@ -103,17 +103,17 @@ def test_no_newcomer_is_forgotten_at_once() -> None:
 def test_a_snapshot_holds_what_is_stored_and_nothing_under_way() -> None:
     table = sent(4)
     restored = ProducerTable()
-    restored.restore(table.to_wire(visible=25))
+    restored.restore(table.to_snapshot(visible=25))
     assert restored.lookup(P, 2) == (2, 11, 10)
     assert restored.is_next(P, 3)
 
 
 def test_a_producer_of_which_nothing_is_stored_is_not_in_the_snapshot() -> None:
-    assert sent(1).to_wire(visible=9) == []
+    assert sent(1).to_snapshot(visible=9) == []
 
 
 def test_a_snapshot_is_bounded() -> None:
-    rows = sent(ANSWERS_SAVED + 20).to_wire(visible=10**9)
+    rows = sent(ANSWERS_SAVED + 20).to_snapshot(visible=10**9)
     assert [len(answers) for _, _, answers in rows] == [ANSWERS_SAVED]
     restored = ProducerTable()
     restored.restore(rows)
@@ -125,9 +125,9 @@ def test_a_snapshot_is_bounded() -> None:
 def test_replay_of_what_the_snapshot_knows_changes_nothing() -> None:
     table = sent(3)
     for number in (1, 2, 3):
-        table.replay(P, number, 999, 999)
+        table.replay_batch(P, number, 999, 999)
     assert table.lookup(P, 3) == (3, 21, 10)
-    table.replay(P, 4, 31, 10)
+    table.replay_batch(P, 4, 31, 10)
     assert table.lookup(P, 4) == (4, 31, 10)
     assert table.is_next(P, 5)
 
@@ -152,7 +152,7 @@ def test_a_lasting_producer_outlives_any_number_of_others_until_it_is_released()
     for seq in range(2, PRODUCERS_KEPT + 50):
         table.assign(seq, 1, seq, 1)
     restored = ProducerTable()
-    restored.restore(table.to_wire(visible=10**9))
+    restored.restore(table.to_snapshot(visible=10**9))
     for one in (table, restored):
         assert one.expected(LASTING + 1, visible=10**9) == 2
         assert len(one) == PRODUCERS_KEPT + 1

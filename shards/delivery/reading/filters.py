@@ -1,11 +1,23 @@
-"""Frames without their data, for readers that only want to know what is there."""
+"""Which records a reader wants, and how much of each."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from topicd._native.interface import Buffer
 from topicd.frames import HEADER, FrameFlag, FrameType, core
+from topicd.model import TagMatch
 
 _NO_CHECKSUM = bytes(8)
+
+
+class ReadFilter(NamedTuple):
+    match: TagMatch | None = None
+    nodes: tuple[bytes, ...] = ()  # never to be received
+    metadata_only: bool = False
+
+
+NO_FILTER = ReadFilter()
 
 
 def without_data(frames: Buffer) -> bytes:

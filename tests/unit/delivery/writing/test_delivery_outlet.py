@@ -15,7 +15,9 @@ from topicd.frames import FrameType, control_frame, parse_header
 from topicd.ipc import doorbell, ring
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.ring import RingConsumer, RingProducer
-from topicd.shards.delivery.writing.outlet import Entry, Need, Outlet
+from topicd.shards.delivery.writing.durability import Need
+from topicd.shards.delivery.writing.entry import Entry
+from topicd.shards.delivery.writing.outlet import Outlet
 
 CAPACITY = 1000
 
@@ -165,7 +167,7 @@ class Awaited(Note):
 def test_answers_go_out_at_once_unless_somebody_waits_for_the_records(
     pair: Pair, kind: type[Note], story: list[str]
 ) -> None:
-    """Then the actor sends them at the end of the turn, behind the pushes."""
+    """Then the turn sends them at the end of the turn, behind the pushes."""
     pair.outlet.send_answers = lambda: pair.story.append("answers sent")
     pair.outlet.submit([b"x"], 1, kind("a", Need.WRITTEN, pair.story))
     pair.wal.write()

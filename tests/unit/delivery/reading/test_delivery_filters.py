@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgpack
 
-from tests.unit.shards.delivery_kit import TS, stamped
+from tests.unit.delivery.kit import TS, stamped
 from topicd.frames import FrameFlag, core, parse_header
 from topicd.limits import FRAME_OVERHEAD
-from topicd.shards.delivery.reading.metadata_only import without_data
+from topicd.shards.delivery.reading.filters import without_data
 
 
 def test_records_keep_their_names_and_lose_data_and_meta() -> None:

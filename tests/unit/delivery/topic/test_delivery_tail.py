@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.unit.shards.delivery_kit import TS, seqs_of, stamped
+from tests.unit.delivery.kit import TS, seqs_of, stamped
 from topicd.frames import core
 from topicd.limits import FRAME_OVERHEAD
 from topicd.shards.delivery.topic.tail import Tail

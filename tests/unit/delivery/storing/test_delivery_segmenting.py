@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.shards.delivery_kit import TS, make_topic, publish, stamped
+from tests.unit.delivery.kit import TS, make_topic, publish, stamped
 from topicd.config import Settings
 from topicd.frames import core
-from topicd.shards.delivery.storing import segmenting
 from topicd.shards.delivery.storing.segmenting import Draft, plan
+from topicd.shards.delivery.topic import policy
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.index import ENTRY_BYTES, entry_at
 
@@ -30,12 +30,12 @@ def stored(topic: Topic, draft: Draft) -> None:
     """As after a successful checkpoint."""
     info = draft.info()
     info.sealed = draft.seal
-    if topic.segments and topic.segments[-1].first_seq == info.first_seq:
-        topic.segments[-1] = info
+    if topic.contents.segments and topic.contents.segments[-1].first_seq == info.first_seq:
+        topic.contents.segments[-1] = info
     else:
-        topic.segments.append(info)
-    topic.stored = draft.last_seq
-    topic.tail.drop_through(topic.stored)
+        topic.contents.segments.append(info)
+    topic.seqs.store(draft.last_seq)
+    topic.contents.tail.drop_through(topic.seqs.stored)
 
 
 def test_an_empty_tail_needs_nothing() -> None:
@@ -55,7 +55,7 @@ def test_planning_changes_nothing() -> None:
     topic = make_topic()
     publish(topic, [b"a"] * 25)
     assert shape(plan(topic, SETTINGS, TS)) == shape(plan(topic, SETTINGS, TS))
-    assert (topic.stored, topic.segments, len(topic.tail)) == (0, [], 1)
+    assert (topic.seqs.stored, topic.contents.segments, len(topic.contents.tail)) == (0, [], 1)
 
 
 def test_records_that_come_while_a_checkpoint_runs_are_not_in_its_bytes() -> None:
@@ -66,7 +66,7 @@ def test_records_that_come_while_a_checkpoint_runs_are_not_in_its_bytes() -> Non
     publish(topic, [b"b"])
     assert bytes_of(draft) == before
     stored(topic, draft)
-    assert [(blob.first_seq, blob.last_seq) for blob in topic.tail] == [(2, 2)]
+    assert [(blob.first_seq, blob.last_seq) for blob in topic.contents.tail] == [(2, 2)]
     assert shape(plan(topic, SETTINGS, TS)) == [(1, 2, False)]
 
 
@@ -113,7 +113,9 @@ def test_the_active_segment_goes_on_where_it_ended() -> None:
     [draft] = plan(topic, SETTINGS, TS + 5)
     assert shape([draft]) == [(1, 7, False)]
     assert (draft.create, draft.old_count, draft.first_ts, draft.last_ts) == (False, 4, TS, TS + 5)
-    assert entry_at(draft.job(Path("topic")).index, 0).offset == draft.old_bytes == topic.segments[0].data_bytes
+    assert (
+        entry_at(draft.job(Path("topic")).index, 0).offset == draft.old_bytes == topic.contents.segments[0].data_bytes
+    )
 
 
 def test_a_sealed_segment_is_not_touched() -> None:
@@ -128,7 +130,7 @@ def test_a_sealed_segment_is_not_touched() -> None:
 def test_a_hole_in_the_seqs_seals_and_begins_anew() -> None:
     topic = make_topic()
     publish(topic, [b"x"] * 3)
-    topic.head = topic.visible = 99
+    topic.seqs.reach(99)
     publish(topic, [b"y"] * 2)
     assert shape(plan(topic, SETTINGS, TS)) == [(1, 3, True), (100, 101, False)]
 
@@ -137,7 +139,7 @@ def test_the_active_segment_before_a_hole_is_sealed_without_new_bytes() -> None:
     topic = make_topic()
     publish(topic, [b"x"] * 3)
     stored(topic, plan(topic, SETTINGS, TS)[0])
-    topic.head = topic.visible = 99
+    topic.seqs.reach(99)
     publish(topic, [b"y"])
     first, second = plan(topic, SETTINGS, TS)
     assert shape([first, second]) == [(1, 3, True), (100, 100, False)]
@@ -158,16 +160,16 @@ def test_a_full_segment_that_could_not_be_sealed_is_sealed_and_takes_no_more() -
     publish(topic, [b"a"] * 10)
     [draft] = plan(topic, SETTINGS, TS)
     stored(topic, draft)
-    topic.segments[-1].sealed = False
+    topic.contents.segments[-1].sealed = False
     publish(topic, [b"b"])
     assert shape(plan(topic, SETTINGS, TS)) == [(1, 10, True), (11, 11, False)]
 
 
 def test_topicds_own_topics_are_sealed_by_what_a_file_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make_topic()
-    topic.internal = True
+    topic.policy.internal = True
     publish(topic, [b"a"] * 25)
     small = SETTINGS.replace(segment_max_bytes=5 * len(stamped([b"a"]).view()))
     assert shape(plan(topic, small, TS)) == [(1, 25, False)]
-    monkeypatch.setattr(segmenting, "_UNLIMITED_BYTES", small.segment_max_bytes)
+    monkeypatch.setattr(policy, "_UNLIMITED_BYTES", small.segment_max_bytes)
     assert all(draft.seal for draft in plan(topic, SETTINGS, TS))

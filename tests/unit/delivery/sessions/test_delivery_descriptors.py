@@ -1,27 +1,26 @@
-"""The places at the history socket are few: who does not ask gives his back."""
+"""The places at the history socket are few: a reader that asks for nothing gives its own back."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from topicd.ipc import unixsock
-from topicd.shards.delivery.sessions import descriptors as handout
+from topicd.shards.delivery.sessions import descriptors
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x05\x00"], ids=["nothing", "half a length"])
 def test_a_reader_that_asks_for_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(handout, "_IDLE_S", 0.05)
+    monkeypatch.setattr(descriptors, "_IDLE_S", 0.05)
 
     async def scene() -> bytes:
         loop = asyncio.get_running_loop()
-        actor: Any = SimpleNamespace(loop=loop)
-        desk = handout.Handout(actor)
+        nothing: Any = None
+        desk = descriptors.DescriptorServer(nothing, loop, nothing, nothing, nothing)
         desk.open(unixsock.listen(tmp_path / "history.sock", 0o600, 8))
         with socket.socket(socket.AF_UNIX) as conn:
             conn.setblocking(False)
