@@ -39,6 +39,7 @@ MODULES = (
     "topicd.shards.delivery.removing.retention",
     "topicd.shards.delivery.sessions.connection",
     "topicd.shards.delivery.sessions.outbox",
+    "topicd.shards.delivery.sessions.peer",
     "topicd.shards.delivery.sessions.session",
     "topicd.shards.delivery.storing.backlog",
     "topicd.shards.delivery.storing.pressure",

@@ -224,7 +224,7 @@ class Recovery:
         if older is not None and older.id > run.topic_id:
             return  # deleted and created again since: the snapshot knows the newer one
         outlet = wal_shard(run.topic_id, self._place.wal_shards)
-        config = TopicConfig.from_fields(body["config"])
+        config = TopicConfig.from_stored(body["config"])
         topic = Topic(run.topic_id, name, config, outlet, int(body["created_ms"]))
         self._catalog.add(topic)
         topic.seqs.reserve(int(body.get("reserved", 0)))
@@ -235,7 +235,7 @@ class Recovery:
         self._backlog.forget(topic)
 
     def _replay_config(self, topic: Topic, body: dict[str, Any]) -> None:
-        topic.set_config(TopicConfig.from_fields(body["config"]))
+        topic.set_config(TopicConfig.from_stored(body["config"]))
 
     def _replay_delete(self, topic: Topic, body: dict[str, Any]) -> None:
         self._deletion.replay(topic, body)

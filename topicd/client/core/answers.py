@@ -76,6 +76,6 @@ def info(cls: type[T], body: Any) -> T:
 def config_of(body: Any) -> TopicConfig:
     known = {f.name for f in fields(TopicConfig)}
     try:
-        return TopicConfig.from_fields({k: v for k, v in dict(body).items() if k in known})
+        return TopicConfig.from_stored({k: v for k, v in dict(body).items() if k in known})
     except (InvalidRequest, TypeError, ValueError) as exc:
         raise FormatError(f"the daemon's topic configuration is malformed: {exc}") from None
