@@ -12,7 +12,7 @@ import click
 from topicd.cli.show.render import Output
 
 if TYPE_CHECKING:
-    from topicd.client.client import Client
+    from topicd.client.blocking.client import Client
 
 DEFAULT_TIMEOUT_S = 10.0
 

@@ -15,7 +15,7 @@ from topicd.cli.groups import did_you_mean
 from topicd.errors import TopicdError, TopicNotFound
 
 if TYPE_CHECKING:
-    from topicd.client.client import Client
+    from topicd.client.blocking.client import Client
 
 LOOK_AT = 10_000
 COMPLETE_AT_MOST = 100

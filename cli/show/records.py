@@ -10,8 +10,8 @@ from topicd.cli.show.human import local_time, printable, printable_text
 from topicd.cli.show.render import Output, json_bytes, json_text
 
 if TYPE_CHECKING:
-    from topicd.client.batch import Batch
-    from topicd.client.records import Gap, Record
+    from topicd.client.core.batch import Batch
+    from topicd.client.core.records import Gap, Record
 
 
 class RecordPrinter:

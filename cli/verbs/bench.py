@@ -21,7 +21,7 @@ from topicd.model import Durability
 
 if TYPE_CHECKING:
     from topicd.bench.load import Figures, Load
-    from topicd.client.client import Client
+    from topicd.client.blocking.client import Client
 
 EXAMPLES = """
 topicctl bench

@@ -23,9 +23,9 @@ from topicd.errors import ConsumerNotFound
 
 if TYPE_CHECKING:
     from topicd.cli.show.records import RecordPrinter
-    from topicd.client.client import Client
-    from topicd.client.consumer import Consumer
-    from topicd.client.topics import ConsumerInfo
+    from topicd.client.blocking.client import Client
+    from topicd.client.blocking.consumer import Consumer
+    from topicd.client.core.answers import ConsumerInfo
 
 consumer = Group("consumer", help="Read as, show, move and remove named consumers.", no_args_is_help=True)
 
@@ -130,7 +130,7 @@ def read(
 
 
 def _follow(found: Consumer, printer: RecordPrinter, limit: int | None) -> None:
-    from topicd.client.records import Gap
+    from topicd.client.core.records import Gap
 
     left = limit
     while left != 0:

@@ -15,7 +15,7 @@ from topicd.cli.topic_names import complete_topics, known_topic
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
 
 if TYPE_CHECKING:
-    from topicd.client.client import Client
+    from topicd.client.blocking.client import Client
 
 EXAMPLES = """
 topicctl delete orders --before 1000 --dry-run

@@ -22,7 +22,7 @@ from topicd.limits import MAX_BATCH_RECORDS
 
 if TYPE_CHECKING:
     from topicd.cli.sources import ReadBatch
-    from topicd.client.client import Client
+    from topicd.client.blocking.client import Client
 
 EXAMPLES = """
 topicctl publish orders hello

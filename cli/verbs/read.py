@@ -16,7 +16,7 @@ from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
 
 if TYPE_CHECKING:
     from topicd.cli.show.records import RecordPrinter
-    from topicd.client.client import Client
+    from topicd.client.blocking.client import Client
 
 EXAMPLES = """
 topicctl read orders --from 0

@@ -18,7 +18,7 @@ from topicd.cli.exits import CliError, Exit
 from topicd.errors import TopicdError
 
 if TYPE_CHECKING:
-    from topicd.client.client import Client
+    from topicd.client.blocking.client import Client
 
 
 @verb("top", examples="topicctl top\ntopicctl top --interval 0.5\ntopicctl top --once\ntopicctl top --json --count 60")

@@ -20,9 +20,9 @@ from topicd.cli.verbs.read import follow_on
 from topicd.errors import InvalidRequest, TopicNotFound
 
 if TYPE_CHECKING:
-    from topicd.client.batch import Batch
-    from topicd.client.client import Client
-    from topicd.client.watch import Watch
+    from topicd.client.blocking.client import Client
+    from topicd.client.blocking.watch import Watch
+    from topicd.client.core.batch import Batch
 
 WAITING_BATCHES = 16
 

@@ -19,7 +19,7 @@ from tests.crash.load import Churner, Meddler, Producer, Watcher, wait_for_acks
 from tests.crash.owned import Expiring, Retained
 from tests.support.daemon import LIVELY, SUPERVISOR, Daemon, drain_topic, wait_until
 from tests.support.oracle import Oracle, Seen, seen
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.errors import TopicNotFound
 
 CLASSES = ("fsync", "disk", "memory")

@@ -17,7 +17,7 @@ from tests.process.conftest import Served
 from tests.process.wire import Wire, batch
 from tests.support.daemon import Daemon, wait_until
 from tests.support.topicmodel import DEFAULTS
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.errors import Conflict, InvalidRequest, Throttled, TopicdError, TopicNotFound
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import MessageFlag

@@ -15,7 +15,7 @@ from tests.support.daemon import Daemon, wait_until
 from tests.support.promtext import Exposition
 from tests.support.stub_harness import stub_daemons, wait_for
 from topicd import metrics
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.placement import delivery_shard
 
 

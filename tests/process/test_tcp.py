@@ -18,9 +18,9 @@ from tests.support.certs import Authority, Certificate
 from tests.support.daemon import Daemon, drain_topic, wait_until
 from tests.support.ports import free_ports
 from topicd.cli.offline import token_file
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
+from topicd.client.core import requests
 from topicd.errors import ConnectionLost, Forbidden, InvalidRequest, TopicdError, Unauthorized
-from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import COPIED
 from topicd.placement import delivery_shard
 
@@ -219,8 +219,8 @@ def test_who_may_only_write_cannot_read_by_any_way(site: Site, topics: str) -> N
 def test_who_may_only_write_cannot_copy_what_he_may_not_read(site: Site) -> None:
     with site.client("writer") as client:
         client.publish("orders.copied", b"x")
-        connection = client.engine.dial(client.engine.directory.shard_of("orders.copied"), 10.0)
-        topic_id = connection.call(Op.OPEN, {"topic": "orders.copied"})["topic_id"]
+        connection = client.caller.dial(client.caller.shard_map.shard_of("orders.copied"), 10.0)
+        topic_id = connection.ask(requests.open_topic("orders.copied", create=True))
         with pytest.raises(Forbidden, match="token 'writer' has no read right"):
             connection.finish_append(connection.start_copy(topic_id, 0, 0, 1, COPIED.pack(topic_id, 0, 1)))
         connection.close()

@@ -16,7 +16,7 @@ from tests.support.certs import Authority
 from tests.support.daemon import LIVELY, Daemon
 from tests.support.ports import free_ports
 from topicd.cli.offline import token_file
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.spark.python import python_for_spark
 
 pyspark_sql = pytest.importorskip("pyspark.sql")

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import psutil
 
 import topicd
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.disk import envelope, identity
 from topicd.disk.fs import RealFs
 from topicd.errors import TopicdError

@@ -33,6 +33,7 @@ VOCABULARY = (
 )
 DISK = ("topicd.disk",)
 IPC = ("topicd.ipc",)
+WIRE = ("topicd.ipc.protocol", "topicd.ipc.unixsock")
 STORAGE = ("topicd.shards.storage",)
 # Longest prefix wins. A module may always import its own package, and the version from topicd itself.
 RULES: dict[str, tuple[str, ...]] = {
@@ -65,7 +66,12 @@ RULES: dict[str, tuple[str, ...]] = {
         *VOCABULARY,
     ),
     "topicd.supervisor": (*IPC, *DISK, *VOCABULARY),
-    "topicd.client": ("topicd.ipc.protocol", "topicd.ipc.unixsock", *VOCABULARY),
+    "topicd.client": (*WIRE, *VOCABULARY),
+    # Both faces stand on the core; the asyncio one lets threads do what blocks.
+    "topicd.client.core": (*WIRE, *VOCABULARY),
+    "topicd.client.blocking": ("topicd.client.core", "topicd.client.staging", *WIRE, *VOCABULARY),
+    "topicd.client.staging": ("topicd.client.core", "topicd.client.blocking", *WIRE, *VOCABULARY),
+    "topicd.client.aio": ("topicd.client", *WIRE, *VOCABULARY),
     "topicd.aio": ("topicd.client", *VOCABULARY),
     "topicd.bench": ("topicd.client", "topicd.aio", *VOCABULARY),
     "topicd.spark": ("topicd.client", *VOCABULARY),
@@ -148,7 +154,7 @@ def test_every_module_is_found() -> None:
         "topicd.ipc.ring",
         "topicd.shards.delivery.turn",
         "topicd.cli.main",
-        "topicd.client.client",
+        "topicd.client.blocking.client",
     ):
         assert name in MODULES
     assert not any(".ipc." in name and not name.startswith("topicd.ipc.") for name in MODULES)
@@ -157,8 +163,11 @@ def test_every_module_is_found() -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("topicd.client.client", "from topicd.ipc.ring import RingProducer"),
-        ("topicd.client.client", "from topicd.disk import fs"),
+        ("topicd.client.blocking.client", "from topicd.ipc.ring import RingProducer"),
+        ("topicd.client.blocking.client", "from topicd.disk import fs"),
+        ("topicd.client.core.requests", "from topicd.client.blocking.caller import Caller"),
+        ("topicd.client.blocking.watch", "from topicd.client.aio.watch import AsyncWatch"),
+        ("topicd.ipc.protocol.outbox", "from topicd.client.core.records import Record"),
         ("topicd.shards.delivery.turn", "from topicd.shards.wal.log import WalLog"),
         ("topicd.shards.delivery.turn", "import topicd.supervisor.loop"),
         ("topicd.shards.wal.shard", "def f():\n    from topicd.shards.delivery import turn"),
@@ -199,7 +208,10 @@ def loaded_by(module: str) -> set[str]:
         ("topicd.child", ["topicd.shards", "topicd.disk", "topicd.supervisor", "asyncio"]),
         ("topicd.supervisor.main", ["topicd.shards.wal", "topicd.shards.delivery", "topicd.client", "uvloop"]),
         ("topicd.supervisor.loop", ["topicd.shards.wal", "topicd.shards.delivery", "topicd.client", "uvloop"]),
-        ("topicd.client.client", ["topicd.ipc.ring", "topicd.ipc.shm", "topicd.shards", "posix_ipc", "uvloop"]),
+        (
+            "topicd.client.blocking.client",
+            ["topicd.ipc.ring", "topicd.ipc.shm", "topicd.shards", "posix_ipc", "uvloop"],
+        ),
         ("topicd", ["topicd.client", "topicd.ipc", "topicd.shards", "msgpack", "asyncio"]),
     ],
 )
