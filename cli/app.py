@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from topicd.cli.render import Output
+from topicd.cli.show.render import Output
 
 if TYPE_CHECKING:
     from topicd.client.blocking.client import Client

@@ -17,7 +17,7 @@ import topicd.aio
 from tests.support.certs import Authority, Certificate
 from tests.support.daemon import Daemon, drain_topic, wait_until
 from tests.support.ports import free_ports
-from topicd.cli import tokenfile
+from topicd.cli.offline import token_file
 from topicd.client.blocking.client import Client
 from topicd.client.core import requests
 from topicd.errors import ConnectionLost, Forbidden, InvalidRequest, TopicdError, Unauthorized
@@ -42,11 +42,11 @@ class Site:
         self.authority = Authority(root)
         self.tokens = root / "tokens.toml"
         self.secrets = {
-            "shop": tokenfile.create(self.tokens, "shop", ["read", "write"], ["orders."]),
-            "reader": tokenfile.create(self.tokens, "reader", ["read"]),
-            "writer": tokenfile.create(self.tokens, "writer", ["write"]),
-            "boss": tokenfile.create(self.tokens, "boss", ["admin"]),
-            "late": tokenfile.create(self.tokens, "late", ["admin"], expires=PAST),
+            "shop": token_file.create(self.tokens, "shop", ["read", "write"], ["orders."]),
+            "reader": token_file.create(self.tokens, "reader", ["read"]),
+            "writer": token_file.create(self.tokens, "writer", ["write"]),
+            "boss": token_file.create(self.tokens, "boss", ["admin"]),
+            "late": token_file.create(self.tokens, "late", ["admin"], expires=PAST),
         }
         self.port = free_ports(SHARDS)
         settings: dict[str, Any] = {"listen_tcp": f"127.0.0.1:{self.port}", "tokens_file": self.tokens}
@@ -257,7 +257,7 @@ def test_one_connection_cannot_fill_the_log(tls: Site) -> None:
 
 
 def test_a_revoked_token_is_refused_after_a_reload(tls: Site) -> None:
-    secret = tokenfile.create(tls.tokens, "passing", ["read"])
+    secret = token_file.create(tls.tokens, "passing", ["read"])
     tls.daemon.kill("supervisor", 1)
 
     def known() -> bool:
@@ -268,7 +268,7 @@ def test_a_revoked_token_is_refused_after_a_reload(tls: Site) -> None:
         return True
 
     wait_until(known, "the new token")
-    tokenfile.revoke(tls.tokens, "passing")
+    token_file.revoke(tls.tokens, "passing")
     tls.daemon.kill("supervisor", 1)
     wait_until(lambda: not known(), "its end")
 
@@ -345,7 +345,7 @@ def test_a_start_without_keys_is_refused(tmp_path: Path, settings: dict[str, Any
 
 def test_a_token_file_or_certificate_that_cannot_be_used_refuses_the_start(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"
-    tokenfile.create(tokens, "a", ["read"])
+    token_file.create(tokens, "a", ["read"])
     bad = Certificate(tmp_path / "bad.pem", tmp_path / "bad.key")
     bad.cert.write_text("nonsense")
     bad.key.write_text("nonsense")

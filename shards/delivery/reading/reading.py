@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from topicd._native.interface import Buffer
 from topicd.errors import StorageCorrupt
-from topicd.frames import FrameType, core
+from topicd.frames import FrameType, core, without_data
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB
 from topicd.model import GapReason, Tombstone
 from topicd.shards.delivery.place import Place
-from topicd.shards.delivery.reading.filters import ReadFilter, without_data
+from topicd.shards.delivery.reading.filters import ReadFilter
 from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.removing.retention import Retention

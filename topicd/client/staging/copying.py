@@ -17,14 +17,13 @@ from topicd.client.core import requests
 from topicd.client.core.batch import Batch
 from topicd.client.staging.plan import Chunk, Piece
 from topicd.errors import Conflict, TopicdError, TopicNotFound
-from topicd.frames import FLAGS_AT, FrameFlag
+from topicd.frames import continue_batch
 from topicd.ipc.protocol.retry import Patience
 from topicd.ipc.protocol.wire import COPIED
 from topicd.limits import FETCH_BYTES_MAX, MIB
 
 WINDOW = 24
 FLYING_BYTES = 32 * MIB
-_MORE = int(FrameFlag.MORE)
 
 
 class StageReader:
@@ -212,5 +211,5 @@ def _continued(views: list[memoryview]) -> bytearray:
     """The frames, the last of them marked as not the last of its batch."""
     frames = bytearray().join(views)
     last = memoryview(core.frame_offsets(frames, 0, len(frames))).cast("I")[-1]
-    frames[last + FLAGS_AT] |= _MORE
+    continue_batch(frames, last)
     return frames
