@@ -178,7 +178,7 @@ MUTANTS = [
         "shards/storage/segment/jobs.py",
         "(job.index,), job.direct and job.seal is None)\n",
         "(job.index,), False)\n",
-        pytest("tests/unit/storage/test_storage_checkpoint.py"),
+        pytest("tests/unit/storage/segment/test_segment_jobs.py"),
     ),
     # ---- WAL: rotation, spares, recycling, start ----
     Mutant(

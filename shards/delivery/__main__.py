@@ -4,9 +4,9 @@ import gc
 
 
 def main() -> None:
-    gc.disable()  # until it serves, see Shard.serving
-    from topicd.shards import runtime
+    gc.disable()  # until it serves, see Process.serving
     from topicd.shards.delivery.shard import make_clock, serve
+    from topicd.shards.process import runtime
 
     runtime.run(serve, make_clock)
 

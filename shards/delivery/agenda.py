@@ -7,15 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topicd.shards.delivery.ready import Ready
+from topicd.shards.delivery.sessions.peer import Peer
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.outlet import Outlet
-
-
-class Flushable:
-    """A connection whose answers wait to be sent."""
-
-    def flush(self) -> None:
-        raise NotImplementedError
 
 
 class Agenda:
@@ -25,8 +19,8 @@ class Agenda:
         self.run_turn: Callable[[], None] = lambda: None  # set by the turn
         self.ready = Ready()
         self.to_ring: set[Outlet] = set()
-        self.to_flush: set[Flushable] = set()
-        self.pushed: set[Flushable] = set()  # to be flushed first
+        self.to_flush: set[Peer] = set()
+        self.pushed: set[Peer] = set()  # to be flushed first
 
     @property
     def empty(self) -> bool:
@@ -55,12 +49,12 @@ class Agenda:
         self.to_ring.add(outlet)
         self.start_turn()
 
-    def flush_later(self, connection: Flushable) -> None:
-        self.to_flush.add(connection)
+    def flush_later(self, peer: Peer) -> None:
+        self.to_flush.add(peer)
         self.start_turn()
 
-    def flush_first(self, connection: Flushable) -> None:
-        self.pushed.add(connection)
+    def flush_first(self, peer: Peer) -> None:
+        self.pushed.add(peer)
         self.start_turn()
 
     def ring_all(self) -> None:
@@ -70,7 +64,7 @@ class Agenda:
 
     def flush_all(self) -> None:
         """Those that were pushed records come first: they wait for data, the others for a number."""
-        for connections in (self.pushed, self.to_flush):
-            for connection in connections:
-                connection.flush()
-            connections.clear()
+        for peers in (self.pushed, self.to_flush):
+            for peer in peers:
+                peer.flush()
+            peers.clear()

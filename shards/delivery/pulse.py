@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from topicd.shards.runtime import HEARTBEAT_S
+from topicd.child import HEARTBEAT_S
 
 
 class Pulse:

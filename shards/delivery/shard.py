@@ -13,22 +13,23 @@ from typing import Any, cast
 
 import uvloop
 
-from topicd import _native
+from topicd import _native, child
 from topicd.clock import Clock, ManualClock, SystemClock
 from topicd.config import Settings
 from topicd.errors import FormatError
-from topicd.ipc import control, unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.ipc.ring import RingProducer
+from topicd.ipc.shardboot import WAL
 from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import WalState
 from topicd.paths import ring_shm, wal_state_shm
-from topicd.shards import runtime
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.descriptors import DescriptorServer
 from topicd.shards.delivery.sessions.session import Session
 from topicd.shards.delivery.storing.rounds import checkpoint_threads
 from topicd.shards.delivery.writing.outlet import Outlet
-from topicd.shards.runtime import Shard
+from topicd.shards.process import runtime
+from topicd.shards.process.runtime import Shard
 from topicd.tokens import TokenFile
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class DeliveryShard:
             await heart
 
     def _bell(self, wal: int) -> Any:
-        return self._shard.bell_of(control.WAL, wal)
+        return self._shard.bell_of(WAL, wal)
 
     @staticmethod
     async def _either(*events: asyncio.Event) -> None:
@@ -191,12 +192,12 @@ class DeliveryShard:
     # ---- life ----
 
     def _take_messages(self) -> None:
-        for message in runtime.messages(self._shard.channel):
+        for message in child.messages(self._shard.channel):
             event = message.get("event")
             if event == "stop":
                 self._stop.set()
                 self._parts.loop.remove_reader(self._shard.channel.fileno())
-            elif event == "wal_ready":
+            elif event == "start":
                 self._wal_ready.set()
             elif event == "ids":
                 self._parts.ids.add(int(message["start"]), int(message["end"]))
@@ -217,9 +218,9 @@ class DeliveryShard:
     async def _heartbeat(self) -> None:
         parts = self._parts
         while True:
-            due = parts.loop.time() + runtime.HEARTBEAT_S
+            due = parts.loop.time() + child.HEARTBEAT_S
             parts.pulse.publish()
-            await asyncio.sleep(runtime.HEARTBEAT_S)
+            await asyncio.sleep(child.HEARTBEAT_S)
             parts.counters.loop_lag_ms = round((parts.loop.time() - due) * 1000, 3)
             parts.tick()
 

@@ -4,8 +4,8 @@ import gc
 
 
 def main() -> None:
-    gc.disable()  # until it serves, see Shard.serving
-    from topicd.shards import runtime
+    gc.disable()  # until it serves, see Process.serving
+    from topicd.shards.process import runtime
     from topicd.shards.wal.shard import serve
 
     runtime.run(serve)

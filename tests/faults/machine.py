@@ -26,7 +26,7 @@ from topicd.disk.fs import Fs
 from topicd.errors import StorageCorrupt, from_wire
 from topicd.frames import core
 from topicd.ipc import shm
-from topicd.ipc.control import DELIVERY, WAL, BootInfo, ControlChannel, OldInstance
+from topicd.ipc.control import BootInfo, ControlChannel
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import (
@@ -42,16 +42,17 @@ from topicd.ipc.protocol.wire import (
     unpack_map,
 )
 from topicd.ipc.ring import RingProducer
+from topicd.ipc.shardboot import DELIVERY, WAL, ShardBoot
 from topicd.ipc.slots import Slots
 from topicd.ipc.stats import StatsPage
 from topicd.ipc.walstate import WalState
-from topicd.paths import DataDir, RunDir, bells_shm, ring_shm, wal_state_shm
+from topicd.paths import DataDir, Instance, RunDir, ring_shm, wal_state_shm
 from topicd.placement import delivery_shard
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.session import Session
 from topicd.shards.delivery.starting.recovery import Recovered
 from topicd.shards.delivery.writing.outlet import Outlet
-from topicd.shards.runtime import Shard
+from topicd.shards.process.runtime import Shard
 from topicd.shards.wal.shard import WalShard
 from topicd.supervisor.memory import Memory, unlink_all
 
@@ -202,15 +203,14 @@ class Machine:
     def _shard(self, kind: str, index: int) -> Shard:
         old = None
         if self._previous is not None and not self._power_lost:
-            old = OldInstance(self._previous.instance, self._previous.wal_shards, self._previous.delivery_shards)
-        info = BootInfo(
+            old = Instance(self._previous.instance, self._previous.wal_shards, self._previous.delivery_shards)
+        boot = ShardBoot(
             kind=kind,
             index=index,
             instance=self.instance,
             run=self.run,
             wal_shards=self.wal_shards,
             delivery_shards=self.delivery_shards,
-            settings={},
             bell_fds=self._memory.bells,
             wal_seed=SEED,
             old_instance=old if kind == WAL else None,
@@ -218,20 +218,18 @@ class Machine:
         )
         channel, peer = ControlChannel.pair()
         self._channels.append((channel, peer))
-        bells = shm.attach(bells_shm(self.instance), shm.RegionKind.BELLS, self.instance)
-        self._regions.append(bells)
-        return Shard(
-            boot=info,
+        shard = Shard(
+            info=BootInfo(kind, index, self.instance, self.run, {}, boot.extras()),
             channel=channel,
             settings=self.settings,
-            stats=StatsPage.attach(self.instance, info.name),
+            stats=StatsPage.attach(self.instance, boot.name),
             clock=self.clock,
             fs=self.fs,
             data=self.data,
             run=RunDir(Path("/run")),
-            bells=bells,
-            bell=Doorbell(bells, info.bell_index, self._memory.bells[info.name]),
         )
+        self._regions.append(shard.bells)
+        return shard
 
     def _live_ends(self) -> dict[int, int]:
         ends = {}

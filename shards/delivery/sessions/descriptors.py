@@ -23,15 +23,16 @@ import msgpack
 
 from topicd.errors import Forbidden, TopicdError, TopicNotFound
 from topicd.ipc.protocol.messages import Segments
+from topicd.ipc.protocol.unixsock import peer_credentials
 from topicd.ipc.protocol.wire import unpack_map
-from topicd.ipc.unixsock import peer_credentials
 from topicd.limits import KIB
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.reading import Reader
 from topicd.shards.delivery.removing.retention import Retention
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
-from topicd.shards.storage.segment.names import DATA, segment_file
+from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.places import resolve
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class DescriptorServer:
             lost = contents.lost.within(first, info.first_seq - 1) if first < info.first_seq else []
             if not info.sealed or damaged or lost or len(rows) == limit:
                 break
-            fds.append(os.open(segment_file(directory, info.first_seq, DATA), os.O_RDONLY | os.O_CLOEXEC))
+            fds.append(os.open(resolve(directory, info.first_seq).file(DATA), os.O_RDONLY | os.O_CLOEXEC))
             marks = contents.marks.get(info.first_seq)
             dead = marks.packed() if marks is not None else b""
             row = {"first_seq": info.first_seq, "count": info.count, "data_bytes": info.data_bytes, "dead": dead}

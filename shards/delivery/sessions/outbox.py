@@ -32,10 +32,11 @@ from topicd.ipc.protocol.wire import (
     map_message,
 )
 from topicd.limits import KIB
-from topicd.shards.delivery.agenda import Agenda, Flushable
+from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.reading import ReadAnswer
+from topicd.shards.delivery.sessions.peer import Peer
 from topicd.shards.delivery.topic.flight import InFlight, Waiter
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
@@ -47,7 +48,7 @@ _APPENDED_LENGTH = MIN_LENGTH + APPENDED.size
 _NO_PERFORMANCE = PERFORMANCE.pack(0, 0, 0, 0, 0)
 
 
-class Outbox(Flushable):
+class Outbox(Peer):
     def __init__(self, place: Place, agenda: Agenda, counters: Counters) -> None:
         self._place = place
         self._agenda = agenda

@@ -25,7 +25,6 @@ from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.call import Call
 from topicd.shards.delivery.sessions.connection import Connection
 from topicd.shards.delivery.sessions.dispatch import dispatch
-from topicd.shards.delivery.storing.pressure import Writer
 from topicd.shards.delivery.writing.copy_ranges import ranges_of
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.tokens import EVERYTHING
@@ -45,7 +44,6 @@ class Session(Connection):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts.place, parts.agenda, parts.counters)
         self._parts = parts
-        self._writer = _Held(self)
         self._buffer = bytearray(_BUFFER)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -76,7 +74,7 @@ class Session(Connection):
             self._parts.patterns.discard(subscription)
         self.subscriptions.clear()
         self._parts.connections.open.discard(self)
-        self._parts.pressure.forget(self._writer)
+        self._parts.pressure.forget(self)
 
     def eof_received(self) -> None:
         """The peer sends no more; the transport closes."""
@@ -266,7 +264,7 @@ class Session(Connection):
         if not self._held and self._transport is not None:
             self._held = True
             self._transport.pause_reading()
-            self._parts.pressure.hold(self._writer)
+            self._parts.pressure.hold(self)
 
     def _check_write(self, flags: int, body: memoryview) -> None:
         by_id = self._parts.catalog.by_id
@@ -288,13 +286,3 @@ class Session(Connection):
     @property
     def incomplete_bytes(self) -> int:
         return self._end - self._start
-
-
-class _Held(Writer):
-    """The connection, as the pressure of memory knows it."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def go_on(self) -> None:
-        self._session.go_on()

@@ -38,7 +38,7 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment import reindex
 from topicd.shards.storage.segment.load import load_segments
 from topicd.shards.storage.topic_dir import finish_deletes
-from topicd.shards.storage.walfile import Chunk, Group, LogReader, lsn_at, scan_group
+from topicd.shards.storage.walfile import Group, LogChunk, LogReader, lsn_at, scan_group
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Recovery:
     def _replay(self, progress: Progress, live_ends: dict[int, int]) -> None:
         """Run by run: a topic may have lived in another WAL shard before the number of shards changed."""
         place = self._place
-        chunks: list[tuple[int, int, Chunk]] = []
+        chunks: list[tuple[int, int, LogChunk]] = []
         for name in place.fs.listdir(place.data.wal):
             shard = paths.parse_shard_dir(name)
             if shard is not None:
@@ -146,7 +146,7 @@ class Recovery:
             progress(20 + 75 * done / total, "replay")
             self._rounds.relieve()
 
-    def _read_log(self, shard: int, up_to: int | None) -> list[Chunk]:
+    def _read_log(self, shard: int, up_to: int | None) -> list[LogChunk]:
         """A running WAL shard may have recycled a file between the listing and the reading: then look again."""
         place = self._place
         for attempt in range(5):
@@ -207,9 +207,12 @@ class Recovery:
         if replay is not None:
             replay(self, topic, body)
             return
-        for part in topic.parts():
-            if run.type in part.FRAMES:
-                part.replay(FrameType(run.type), body, run.first_ts)
+        known = [part for part in topic.parts() if run.type in part.FRAMES]
+        for part in known:
+            part.replay(FrameType(run.type), body, run.first_ts)
+        if not known:
+            what = f"a frame of type {run.type} stands in the WAL, which is not known here"
+            self._note_damage(f"topic {topic.name}: {what}")
 
     def _replay_create(self, view: memoryview, run: Run) -> None:
         if run.topic_id in self._catalog.by_id:
@@ -224,7 +227,7 @@ class Recovery:
         if older is not None and older.id > run.topic_id:
             return  # deleted and created again since: the snapshot knows the newer one
         outlet = wal_shard(run.topic_id, self._place.wal_shards)
-        config = TopicConfig.from_fields(body["config"])
+        config = TopicConfig.from_stored(body["config"])
         topic = Topic(run.topic_id, name, config, outlet, int(body["created_ms"]))
         self._catalog.add(topic)
         topic.seqs.reserve(int(body.get("reserved", 0)))
@@ -235,7 +238,7 @@ class Recovery:
         self._backlog.forget(topic)
 
     def _replay_config(self, topic: Topic, body: dict[str, Any]) -> None:
-        topic.set_config(TopicConfig.from_fields(body["config"]))
+        topic.set_config(TopicConfig.from_stored(body["config"]))
 
     def _replay_delete(self, topic: Topic, body: dict[str, Any]) -> None:
         self._deletion.replay(topic, body)

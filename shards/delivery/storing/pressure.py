@@ -7,17 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.sessions.peer import Peer
 from topicd.shards.delivery.storing.backlog import Backlog
 
 _BEHIND = 4  # times checkpoint_bytes in memory: writers wait
 _FULL = 8  # times checkpoint_bytes in memory: writers are refused
-
-
-class Writer:
-    """A connection that is not read from until memory is free again."""
-
-    def go_on(self) -> None:
-        raise NotImplementedError
 
 
 class Pressure:
@@ -25,7 +19,7 @@ class Pressure:
         self._place = place
         self._backlog = backlog
         self._call_soon = call_soon
-        self._waiting: set[Writer] = set()
+        self._waiting: set[Peer] = set()
         self.failing = 0  # errno of the last checkpoint; 0: it went well
 
     @property
@@ -41,10 +35,10 @@ class Pressure:
     def full(self) -> bool:
         return self._backlog.tail_bytes > _FULL * self._place.settings.checkpoint_bytes
 
-    def hold(self, writer: Writer) -> None:
+    def hold(self, writer: Peer) -> None:
         self._waiting.add(writer)
 
-    def forget(self, writer: Writer) -> None:
+    def forget(self, writer: Peer) -> None:
         self._waiting.discard(writer)
 
     def wake_writers(self) -> None:

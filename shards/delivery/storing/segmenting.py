@@ -6,22 +6,18 @@ one too, for a segment is contiguous, and so does a direct write that does not f
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
 
-from topicd._native.interface import Buffer
 from topicd.config import Settings
-from topicd.frames import TS_AT, core
+from topicd.frames import core, ts_at
 from topicd.shards.delivery.topic.tail import Blob
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.index import ENTRY_BYTES
 from topicd.shards.storage.segment.info import SegmentInfo
 from topicd.shards.storage.segment.jobs import AppendJob, SealJob
-
-_TS = struct.Struct("<Q")
 
 
 @dataclass
@@ -129,15 +125,10 @@ def _fill(draft: Draft, blob: Blob, first: int, max_records: int, max_bytes: int
         end = blob.offset_of(last + 1)
     # Times of the records themselves: a blob gathers batches of different times.
     if not draft.count:
-        draft.first_ts = _ts_at(blob.data, start)
-    draft.last_ts = _ts_at(blob.data, blob.offset_of(last))
+        draft.first_ts = ts_at(blob.data, start)
+    draft.last_ts = ts_at(blob.data, blob.offset_of(last))
     draft.data.append(memoryview(blob.data)[start:end])
     draft.count += last - first + 1
     draft.bytes += end - start
     draft.seal = draft.count >= max_records or draft.bytes >= max_bytes
     return last + 1
-
-
-def _ts_at(frames: Buffer, offset: int) -> int:
-    ts: int = _TS.unpack_from(frames, offset + TS_AT)[0]
-    return ts

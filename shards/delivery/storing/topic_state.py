@@ -34,7 +34,7 @@ def entry_of(topic: Topic) -> TopicEntry:
 
 def topic_of(entry: TopicEntry, outlet: int) -> Topic:
     """Without its records, which segments and log bring."""
-    topic = Topic(entry.id, entry.name, TopicConfig.from_fields(entry.config), outlet, entry.created_ms)
+    topic = Topic(entry.id, entry.name, TopicConfig.from_stored(entry.config), outlet, entry.created_ms)
     seqs, floors, contents = topic.seqs, topic.floors, topic.contents
     floors.earliest = entry.earliest
     floors.evict_floor = entry.evict_floor

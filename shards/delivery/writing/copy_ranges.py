@@ -11,15 +11,13 @@ from typing import NamedTuple
 
 from topicd._native.interface import Buffer
 from topicd.errors import BatchTooLarge, Conflict, InvalidRequest
-from topicd.frames import FLAGS_AT, FrameFlag, core
+from topicd.frames import continue_batch, core
 from topicd.ipc.protocol.wire import COPIED
 from topicd.limits import FETCH_BYTES_MAX, MAX_COPY_BYTES, MAX_COPY_RANGES, MAX_SEQ
 from topicd.shards.delivery.reading.filters import NO_FILTER
 from topicd.shards.delivery.reading.reading import Reader
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.topic.catalog import Catalog
-
-_MORE = int(FrameFlag.MORE)
 
 
 class CopyRange(NamedTuple):
@@ -55,7 +53,7 @@ class CopiedRanges:
             for part in piece:
                 frames += part
             if n < len(self._last_frames):
-                frames[len(frames) - self._last_frames[n] + FLAGS_AT] |= _MORE
+                continue_batch(frames, len(frames) - self._last_frames[n])
 
 
 class RangeFinder:
