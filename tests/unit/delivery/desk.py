@@ -23,7 +23,7 @@ from topicd.config import Settings
 from topicd.errors import TopicdError, from_wire
 from topicd.frames import core
 from topicd.ipc import doorbell
-from topicd.ipc.control import DELIVERY, WAL, BootInfo, process_index
+from topicd.ipc.control import BootInfo, process_name
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import (
@@ -36,13 +36,14 @@ from topicd.ipc.protocol.wire import (
     message,
     unpack_map,
 )
+from topicd.ipc.shardboot import DELIVERY, WAL, ShardBoot
 from topicd.model import TopicConfig
 from topicd.paths import DataDir, RunDir
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.session import Session
 from topicd.shards.delivery.topic.flight import InFlight, Waiter
 from topicd.shards.delivery.topic.topic import Topic
-from topicd.shards.runtime import Shard
+from topicd.shards.process.runtime import Shard
 
 _TURNS = 200  # more than anything takes
 _AT_REST = 3  # quiet rounds of the loop in a row
@@ -87,25 +88,23 @@ class Desk:
         self.sent: list[dict[str, Any]] = []  # to the supervisor
         self.lines: list[Line] = []
         given = {**SMALL, "linger_us": 0, "data_dir": ROOT, "run_dir": Path("/run"), **settings}
-        boot = BootInfo(
+        self._bells = [doorbell.create_fd() for _ in range(wals + 1)]
+        names = [*(process_name(WAL, index) for index in range(wals)), process_name(DELIVERY, 0)]
+        doorbell.create_words(paths.bells_shm(instance), len(names), instance).close()
+        boot = ShardBoot(
             kind=DELIVERY,
             index=0,
             instance=instance,
             run=1,
             wal_shards=wals,
             delivery_shards=shards,
-            settings={},
-            bell_fds={},
+            bell_fds=dict(zip(names, self._bells, strict=True)),
             wal_seed=1,
-        )
-        bells = doorbell.create_words(paths.bells_shm(instance), wals + shards, instance)
-        self.bell, self.wal_bell = (
-            Doorbell(bells, process_index(kind, 0, wals), doorbell.create_fd()) for kind in (DELIVERY, WAL)
         )
         channel: Any = SimpleNamespace(send=self.sent.append)
         stats: Any = SimpleNamespace(publish=self.pages.append)
         self.shard = Shard(
-            boot=boot,
+            info=BootInfo(DELIVERY, 0, instance, 1, {}, boot.extras()),
             channel=channel,
             settings=Settings(**given),
             stats=stats,
@@ -113,9 +112,8 @@ class Desk:
             fs=self.fs,
             data=DataDir(ROOT),
             run=RunDir(Path("/run")),
-            bells=bells,
-            bell=self.bell,
         )
+        self.bell, self.wal_bell = self.shard.bell, self.shard.bell_of(WAL, 0)
         ends = [make_outlet(instance, self.wal_bell, given["ring_bytes"], index) for index in range(wals)]
         self.wals = [wal for _, wal in ends]
         self.wal = self.wals[0]
@@ -129,8 +127,9 @@ class Desk:
         self.loop.close()
         for line in self.lines:
             line.close()
-        for bell in (self.bell, self.wal_bell):
-            os.close(bell.fd)
+        self.shard.bells.close()
+        for fd in self._bells:
+            os.close(fd)
 
     # ---- time ----
 

@@ -15,9 +15,9 @@ from topicd.config import Settings
 from topicd.errors import StorageFailed, TopicdError
 from topicd.frames import FrameType, control_body, core, parse_header
 from topicd.ipc import ring
-from topicd.ipc.control import DELIVERY, BootInfo
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.ring import RingConsumer, RingProducer
+from topicd.ipc.shardboot import DELIVERY, ShardBoot
 from topicd.model import TopicConfig
 from topicd.paths import DataDir, RunDir
 from topicd.shards.delivery.counters import Counters
@@ -118,14 +118,13 @@ class Rooms:
 def make_place(fs: Any = None, *, index: int = 0, shards: int = 1, power_lost: bool = False, **settings: Any) -> Place:
     """Where a shard is, without a process: a disk in memory unless one is given."""
     given = {"data_dir": ROOT, "run_dir": Path("/run"), **settings}
-    boot = BootInfo(
+    boot = ShardBoot(
         kind=DELIVERY,
         index=index,
         instance="test",
         run=1,
         wal_shards=1,
         delivery_shards=shards,
-        settings={},
         bell_fds={},
         wal_seed=1,
         power_lost=power_lost,

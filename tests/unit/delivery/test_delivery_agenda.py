@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.unit.delivery.kit import make_topic
-from topicd.shards.delivery.agenda import Agenda, Flushable
+from topicd.shards.delivery.agenda import Agenda
+from topicd.shards.delivery.sessions.peer import Peer
 
 
-class Peer(Flushable):
+class Listener(Peer):
     def __init__(self, name: str, story: list[str]) -> None:
         self._name = name
         self._story = story
@@ -39,7 +40,7 @@ def scene() -> Scene:
 
 
 def outlet(story: list[str]) -> Any:
-    return Peer("outlet", story)  # all that the agenda asks of one is to flush
+    return Listener("outlet", story)  # all that the agenda asks of one is to flush
 
 
 @pytest.mark.parametrize(
@@ -47,8 +48,8 @@ def outlet(story: list[str]) -> Any:
     [
         lambda s: s.agenda.moved(make_topic()),
         lambda s: s.agenda.ring(outlet(s.story)),
-        lambda s: s.agenda.flush_later(Peer("later", s.story)),
-        lambda s: s.agenda.flush_first(Peer("first", s.story)),
+        lambda s: s.agenda.flush_later(Listener("later", s.story)),
+        lambda s: s.agenda.flush_first(Listener("first", s.story)),
         lambda s: s.agenda.start_turn(),
     ],
     ids=["moved", "ring", "flush_later", "flush_first", "start_turn"],
@@ -69,14 +70,14 @@ def test_what_is_put_there_during_a_turn_starts_the_next(scene: Scene) -> None:
 
 
 def test_who_was_pushed_records_is_flushed_before_who_waits_for_a_number(scene: Scene) -> None:
-    scene.agenda.flush_later(Peer("later", scene.story))
-    scene.agenda.flush_first(Peer("first", scene.story))
+    scene.agenda.flush_later(Listener("later", scene.story))
+    scene.agenda.flush_first(Listener("first", scene.story))
     scene.agenda.flush_all()
     assert scene.story == ["first", "later"]
 
 
 def test_each_is_flushed_and_rung_once(scene: Scene) -> None:
-    peer, way = Peer("peer", scene.story), outlet(scene.story)
+    peer, way = Listener("peer", scene.story), outlet(scene.story)
     for _ in range(2):
         scene.agenda.flush_later(peer)
         scene.agenda.ring(way)
@@ -93,7 +94,7 @@ def test_empty_means_that_nobody_waits_for_the_turn(scene: Scene) -> None:
     assert not agenda.empty
     agenda.ready.forget(topic)
     for put in (agenda.flush_later, agenda.flush_first):
-        put(Peer("peer", scene.story))
+        put(Listener("peer", scene.story))
         assert not agenda.empty
         agenda.flush_all()
         assert agenda.empty

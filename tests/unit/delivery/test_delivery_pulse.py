@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from topicd.child import HEARTBEAT_S
 from topicd.shards.delivery import pulse as module
 from topicd.shards.delivery.pulse import Pulse
-from topicd.shards.runtime import HEARTBEAT_S
 
 
 class Time:

@@ -18,10 +18,11 @@ from tests.unit.delivery.desk import append_body
 from tests.unit.delivery.kit import make_disk
 from topicd.clock import ManualClock, SystemClock
 from topicd.config import Settings
-from topicd.ipc import unixsock
-from topicd.ipc.control import DELIVERY, ControlChannel
+from topicd.ipc.control import ControlChannel
+from topicd.ipc.protocol import unixsock
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import ANSWER, PROTOCOL_VERSION, Message, MessageReader, map_message, message, unpack_map
+from topicd.ipc.shardboot import DELIVERY
 from topicd.paths import RunDir
 from topicd.shards.delivery.shard import DeliveryShard, make_clock
 from topicd.shards.storage.snapshot import SnapshotStore
@@ -70,7 +71,7 @@ class House:
             await asyncio.sleep(0.001)
 
     async def serving(self) -> None:
-        self.supervisor.send({"event": "wal_ready"})
+        self.supervisor.send({"event": "start"})
         await self.until("serving")
 
 

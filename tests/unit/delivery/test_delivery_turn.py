@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.delivery.desk import Desk, rings
-from topicd.shards.delivery.agenda import Flushable
+from topicd.shards.delivery.sessions.peer import Peer
 from topicd.shards.delivery.topic.follower import Follower
 
 
-class Witness(Follower, Flushable):
+class Witness(Follower, Peer):
     def __init__(self, desk: Desk, story: list[str]) -> None:
         self._desk = desk
         self._story = story

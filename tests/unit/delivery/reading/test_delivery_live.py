@@ -10,7 +10,8 @@ from tests.unit.delivery.desk import Desk
 from tests.unit.delivery.kit import TS
 from topicd.model import TagMatch
 from topicd.shards.delivery.topic.topic import Topic
-from topicd.shards.storage.segment.names import DATA, segment_file
+from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.places import resolve
 
 # Records 1..20 are i bytes long and were written at TS + 10 * i. Segments: 1..8 and 9..12, the rest in memory.
 COUNT = 20
@@ -92,7 +93,7 @@ def test_records_that_are_in_a_segment_and_still_in_memory_count_once(desk: Desk
     desk.serve()
     topic = desk.topic(durability="memory")
     desk.write(topic, [b"x"] * 12)  # one blob, two segments
-    second = segment_file(desk.parts.place.topic_dir(topic.id), 9, DATA)
+    second = resolve(desk.parts.place.topic_dir(topic.id), 9).file(DATA)
     desk.fail_disk(lambda name, path: path == second)
     desk.checkpoint()
     assert (desk.fs.failures, topic.seqs.stored, len(topic.contents.tail)) == (1, 8, 1)

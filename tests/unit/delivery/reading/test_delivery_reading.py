@@ -17,7 +17,8 @@ from topicd.shards.delivery.reading.reading import ReadAnswer
 from topicd.shards.delivery.topic.contents import Damaged
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.segment.names import DATA, segment_file
+from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.places import resolve
 
 COUNT = 20
 ODD = TagMatch(b"odd")
@@ -181,7 +182,7 @@ def test_a_damaged_place_is_an_error_that_says_where_to_go_on(desk: Desk, topic:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_flipped_bit_is_an_error_and_never_an_answer(desk: Desk, topic: Topic, seed: int) -> None:
     chance = random.Random(seed)
-    path = segment_file(desk.parts.place.topic_dir(topic.id), 1, DATA)
+    path = resolve(desk.parts.place.topic_dir(topic.id), 1).file(DATA)
     file = desk.disk.open(path, write=True)
     at = chance.randrange(file.size())
     (byte,) = file.pread(1, at)

@@ -12,7 +12,8 @@ from topicd.frames import core
 from topicd.model import TagMatch
 from topicd.shards.delivery.reading.filters import NO_FILTER
 from topicd.shards.delivery.topic.topic import Topic
-from topicd.shards.storage.segment.names import DATA, segment_file
+from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.places import resolve
 
 DEAD = TagMatch(b"dead")
 
@@ -35,7 +36,7 @@ def data_files(desk: Desk, topic: Topic) -> list[str]:
 
 
 def size(desk: Desk, topic: Topic, first_seq: int) -> int:
-    return desk.disk.size(segment_file(desk.parts.place.topic_dir(topic.id), first_seq, DATA))
+    return desk.disk.size(resolve(desk.parts.place.topic_dir(topic.id), first_seq).file(DATA))
 
 
 def delete(desk: Desk, topic: Topic, before: int | None, match: TagMatch | None = None) -> None:

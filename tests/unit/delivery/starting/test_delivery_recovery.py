@@ -13,10 +13,11 @@ from tests.unit.delivery.desk import Desk
 from tests.unit.delivery.kit import make_disk
 from topicd.errors import StorageCorrupt
 from topicd.frames import FrameType, control_frame, core
-from topicd.ipc.control import DELIVERY
 from topicd.ipc.protocol.messages import Op
+from topicd.ipc.shardboot import DELIVERY
 from topicd.shards.delivery.parts import Parts
-from topicd.shards.storage.segment.names import DATA, segment_file
+from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.places import resolve
 
 
 class Life:
@@ -142,7 +143,7 @@ def test_a_segment_that_is_gone_is_reported_and_never_passed_over(life: Life) ->
     life.now.stop()
     place = life.now.data.topic(life.now.topic_id("t"))
     for name in life.disk.listdir(place):
-        if name.startswith(segment_file(place, 9, DATA).stem):
+        if name.startswith(resolve(place, 9).file(DATA).stem):
             life.disk.unlink(place / name)
     life.machines.append(Machine(life.disk, previous=life.now).open())
     assert life.now.damage() != []

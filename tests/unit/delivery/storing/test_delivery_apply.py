@@ -15,7 +15,8 @@ from topicd.shards.delivery.reading.filters import NO_FILTER
 from topicd.shards.delivery.storing.apply import Failures
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.jobs import JobResult
-from topicd.shards.storage.segment.names import DATA, TAGS, segment_file
+from topicd.shards.storage.segment.names import DATA, TAGS
+from topicd.shards.storage.segment.places import resolve
 
 DEAD = TagMatch(b"dead")
 
@@ -120,13 +121,13 @@ def test_a_seal_that_failed_leaves_the_segment_open(desk: Desk, topic: Topic) ->
 def test_damage_found_by_a_seal_is_kept_from_readers(desk: Desk, topic: Topic) -> None:
     desk.write(topic, [b"x"] * 4)
     desk.checkpoint()
-    file = desk.disk.open(segment_file(desk.parts.place.topic_dir(topic.id), 1, DATA), write=True)
+    file = desk.disk.open(resolve(desk.parts.place.topic_dir(topic.id), 1).file(DATA), write=True)
     file.pwrite([b"\xff" * 20], 60)
     file.close()
     desk.write(topic, [b"x"] * 4)
     desk.checkpoint()
     [place] = topic.contents.damaged
-    assert (place.first_seq, place.where) == (2, segment_file(desk.parts.place.topic_dir(topic.id), 1, DATA).name)
+    assert (place.first_seq, place.where) == (2, resolve(desk.parts.place.topic_dir(topic.id), 1).file(DATA).name)
 
 
 def test_of_a_topic_deleted_meanwhile_nothing_is_taken_over(desk: Desk, topic: Topic) -> None:
@@ -149,7 +150,7 @@ def test_direct_writes_that_were_stored_are_told_and_those_behind_are_refused(op
     writer = desk.append(topic, [bytes(3000)], producer=7, number=1, request_id=1)
     desk.append(topic, [bytes(3000)], producer=7, number=2, request_id=2, writer=writer)
     desk.settle()
-    second = segment_file(desk.parts.place.topic_dir(topic.id), 2, DATA)
+    second = resolve(desk.parts.place.topic_dir(topic.id), 2).file(DATA)
     desk.fail_disk(lambda name, path: path == second, errno.ENOSPC)
     desk.checkpoint()
     assert [(told.how, told.request_id) for told in writer.told] == [("appended", 1), ("storage_failed", 2)]

@@ -9,11 +9,12 @@ import pytest
 
 from tests.unit.delivery.kit import make_place
 from topicd.limits import MIB
+from topicd.shards.delivery.sessions.peer import Peer
 from topicd.shards.delivery.storing.backlog import Backlog
-from topicd.shards.delivery.storing.pressure import Pressure, Writer
+from topicd.shards.delivery.storing.pressure import Pressure
 
 
-class Held(Writer):
+class Held(Peer):
     def __init__(self) -> None:
         self.went_on = 0
 
