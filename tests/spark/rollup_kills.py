@@ -64,8 +64,11 @@ class Storm:
         assert done.returncode in (0, -signal.SIGKILL), done.stderr
         return done.returncode != 0
 
+    def options(self) -> rollup.Options:
+        return options(self._socket, self._target, self.topics)
+
     def run(self, spark: Any) -> None:
-        rollup.run(spark, options(self._socket, self._target, self.topics))
+        rollup.run(spark, self.options())
 
     def check(self) -> None:
         written, wanted = self.written(), self.wanted()

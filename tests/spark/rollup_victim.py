@@ -127,11 +127,10 @@ def write_inline(table: InlineTable, target: Path) -> list[tuple[str, Path]]:
     return files
 
 
-def inline() -> LazySpark:
-    changed: Any = steps
-    changed._Steps._table = lambda self, session, due: InlineTable(self._client, due)
-    changed._write_files = write_inline
-    changed.as_records = lambda table, *kept: table
+def inline(change: Callable[[Any, str, Any], None] = setattr) -> LazySpark:
+    change(steps._Steps, "_table", lambda self, session, due: InlineTable(self._client, due))
+    change(steps, "_write_files", write_inline)
+    change(steps, "as_records", lambda table, *kept: table)
     spark: Any = InlineSpark()
     found: LazySpark = spark
     return found

@@ -46,6 +46,8 @@ def test_a_step_that_was_decided_is_done_whatever_has_become_of_its_records(
 ) -> None:
     one = Storm(client, socket, tmp_path, topic, "topic")
     one.fill()
+    assert not one.kill("never", 1, "inline")
+    one.fill()
     wanted = one.wanted()
     assert one.kill("after-decided", 1, "inline")
     for name in one.topics:
