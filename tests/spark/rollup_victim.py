@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.spark.pipeline_victim import arm
 from tests.support.inlinespark import InlineSpark
 from topicd.client.client import Client
 from topicd.client.staging.commitlog import CommitLog
@@ -50,23 +51,6 @@ POINTS: dict[str, dict[str, tuple[Any, str]]] = {
 
 def die() -> None:
     os.killpg(0, signal.SIGKILL)
-
-
-def arm(owner: Any, name: str, before: bool, passing: int) -> None:
-    original: Callable[..., Any] = getattr(owner, name)
-    left = passing
-
-    def deadly(*args: Any, **kwargs: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if before and left == 0:
-            die()
-        result = original(*args, **kwargs)
-        if left == 0:
-            die()
-        return result
-
-    setattr(owner, name, deadly)
 
 
 def arm_clock(milliseconds: int) -> None:
@@ -143,7 +127,7 @@ def main(socket: str, target: str, topics: str, point: str, passing: str, how: s
         arm_clock(int(name))
     elif point != "never":
         kind = "topic" if "@" in target else "directory"
-        arm(*POINTS[kind][name], before=when == "before", passing=int(passing))
+        arm(*POINTS[kind][name], before=when == "before", passing=int(passing), die=die)
     rollup.run(spark, options(socket, target, topics.split(",")))
 
 

@@ -9,6 +9,7 @@ publishes what was decided first. Spark keeps nothing: no checkpoint of its own 
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -86,7 +87,8 @@ class _Steps:
     # ---- to a directory ----
 
     def _to_directory(self, due: list[Due]) -> Counts:
-        files = self._run(lambda session: _write_files(self._table(session, due), self._store.staging / "out"))
+        out = self._store.staging / str(self._book.step)
+        files = self._run(lambda session: _write_files(self._table(session, due), out))
         self._check_unchanged(due)
         counts, moves = {}, []
         after = {one.topic: one.after or 0 for one in due}
@@ -98,6 +100,7 @@ class _Steps:
             moves.append(Move(path, name))
         self._book.advance(due)
         self._store.publish(moves, self._book.to_json())
+        shutil.rmtree(out, ignore_errors=True)  # what Spark leaves beside the files
         return counts
 
     # ---- to a topic ----
