@@ -15,7 +15,7 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from topicd.clock import ManualClock, SystemClock
+from topicd.clock import SystemClock
 from topicd.config import Settings
 from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, TopicNotFound, Unauthorized
 from topicd.ipc.unixsock import peer_credentials
@@ -352,24 +352,6 @@ class Actor:
                 session.close()
             else:
                 session.relax()
-
-    # ---- tests ----
-
-    def debug(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Only with test_clock: move the clock by so much or to a time, force a checkpoint or a snapshot."""
-        clock = self.clock
-        if not isinstance(clock, ManualClock):
-            raise InvalidRequest("debug requests need the test clock")
-        if "advance_ms" in body:
-            clock.advance(int(body["advance_ms"]))
-        if "set_ms" in body:
-            clock.advance(int(body["set_ms"]) - clock.now_ms())
-        counters = self.checkpointer.counters()
-        if body.get("checkpoint"):
-            self.checkpointer.checkpoint_now()
-        if body.get("snapshot"):
-            self.checkpointer.snapshot_now()
-        return {"now_ms": clock.now_ms(), "damage": len(self.damage), **counters}
 
     def _top_topics(self) -> list[list[Any]]:
         """[name, newest seq, records, bytes, largest consumer lag] of the topics written last: bounded, whatever

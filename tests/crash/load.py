@@ -16,7 +16,7 @@ import topicd
 from tests.support.oracle import Oracle, Seen
 from topicd.client.client import Client
 from topicd.errors import ConnectionLost, OutOfOrder, StorageFailed, TopicdError, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 PATIENCE_S = 90.0  # of every operation: longer than any restart
 TAGS = (None, "red", "green")
@@ -180,9 +180,9 @@ class Meddler:
 
     def _ack_consumer(self, client: Client, topic: str) -> str:
         body: dict[str, Any] = {"topic": topic, "name": "reader"}
-        client._engine.call(topic, Op.CONSUMER, {**body, "action": "open"})
+        client._engine.call(topic, Op.CONSUMER_OPEN, body)
         seq = max(self._random.randint(0, self._oracle.newest_acked(topic)), self.cursors.get((topic, "reader"), 0))
-        client._engine.call(topic, Op.CONSUMER, {**body, "action": "ack", "seq": seq})
+        client._engine.call(topic, Op.CONSUMER_ACK, {**body, "seq": seq})
         self.cursors[(topic, "reader")] = seq
         return f"ack {topic} at {seq}"
 
@@ -193,7 +193,7 @@ class Meddler:
             if any(found[name] != value for name, value in wanted.items()):
                 problems.append(f"{topic}: configured {wanted}, found {found}")
         for (topic, name), acked in self.cursors.items():
-            row = client._engine.call(topic, Op.CONSUMER, {"topic": topic, "name": name, "action": "state"})
+            row = client._engine.call(topic, Op.CONSUMER_STATE, {"topic": topic, "name": name})
             if row["acked_seq"] < acked:
                 problems.append(f"{topic}: consumer {name} acknowledged {acked}, found {row['acked_seq']}")
         return problems

@@ -11,7 +11,7 @@ from random import Random
 
 from tests.crash.load import Worker
 from topicd.client.client import Client
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 PACE_S = 0.01
 CLOCK_SLACK_MS = 10
@@ -117,7 +117,7 @@ class Retained(Worker):
 
     def _ask(self, client: Client, name: str, action: str, **more: object) -> dict[str, object]:
         return client._engine.call(
-            self.TOPIC, Op.CONSUMER, {"topic": self.TOPIC, "name": name, "action": action, **more}
+            self.TOPIC, Op[f"CONSUMER_{action.upper()}"], {"topic": self.TOPIC, "name": name, **more}
         )
 
     def check(self, client: Client) -> list[str]:

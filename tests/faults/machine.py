@@ -28,6 +28,7 @@ from topicd.frames import core
 from topicd.ipc import shm
 from topicd.ipc.control import DELIVERY, WAL, BootInfo, ControlChannel, OldInstance
 from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
@@ -36,7 +37,6 @@ from topicd.ipc.protocol.wire import (
     FETCHED,
     PROTOCOL_VERSION,
     MessageReader,
-    Op,
     map_message,
     message,
     unpack_map,
@@ -504,7 +504,7 @@ class Machine:
         return {
             **{key: state[key] for key in kept},
             "records": self.read(name),
-            "consumers": self.ask(name, Op.CONSUMER, action="list")["consumers"],
+            "consumers": self.ask(name, Op.CONSUMER_LIST)["consumers"],
             "losses": [tuple(loss) for loss in topic.losses],
             "producers": topic.producers.to_wire(topic.visible),
         }

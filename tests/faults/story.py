@@ -13,7 +13,7 @@ from tests.faults.machine import KIB, ConnectionGone, Machine, Ticket
 from tests.support.faultfs import Crashed
 from tests.support.oracle import Batch, Oracle
 from topicd.errors import NotReady, OutOfOrder, StorageFailed, Throttled, TopicdError
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 REFUSALS = (StorageFailed, Throttled, NotReady)
 RETRIED = 6  # more than any scene has under way at once
@@ -174,8 +174,8 @@ class Story:
 
     def consume(self, topic: str, seq: int) -> None:
         with self._refusable(f"consume {topic}"):
-            self.machine.ask(topic, Op.CONSUMER, action="open", name="reader")
-            self.machine.ask(topic, Op.CONSUMER, action="ack", name="reader", seq=seq)
+            self.machine.ask(topic, Op.CONSUMER_OPEN, name="reader")
+            self.machine.ask(topic, Op.CONSUMER_ACK, name="reader", seq=seq)
             self.cursors[topic] = max(seq, self.cursors.get(topic, 0))
 
     def delete_topic(self, topic: str) -> None:
@@ -249,7 +249,7 @@ class Story:
         if wrong:
             found.append(f"{topic}: configured {self.configs[topic]}, found {wrong}")
         if topic in self.cursors:
-            rows = self.machine.ask(topic, Op.CONSUMER, action="list")["consumers"]
+            rows = self.machine.ask(topic, Op.CONSUMER_LIST)["consumers"]
             if not any(row["acked_seq"] >= self.cursors[topic] for row in rows):
                 found.append(f"{topic}: consumer acknowledged {self.cursors[topic]}, found {rows}")
         return found

@@ -12,7 +12,7 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from topicd.errors import StorageFailed, TopicNotFound
 from topicd.frames import FrameType
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.shards.delivery.actor import Actor
 from topicd.shards.storage.walfile import LogReader, scan_group
 

@@ -14,7 +14,7 @@ from tests.faults.sweep import Stage, unlike
 from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import Crashed, FaultFs
 from topicd import paths
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.shards.wal.spares import Spares
 
 # Where the WAL still holds everything from the first byte on, or speaks of it.

@@ -16,7 +16,7 @@ from tests.faults.story import Story, all_classes
 from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from topicd.errors import StorageFailed
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 MIB = 1024 * KIB
 WAL_DIR = ROOT / "wal" / "shard-00"

@@ -19,7 +19,8 @@ from tests.support.daemon import Daemon, wait_until
 from tests.support.topicmodel import DEFAULTS
 from topicd.client.client import Client
 from topicd.errors import Conflict, InvalidRequest, Throttled, TopicdError, TopicNotFound
-from topicd.ipc.protocol.wire import MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import MessageFlag
 from topicd.shards.delivery.writing.outlet import ENTRIES_MAX
 
 MAX_SEQ = 2**63 - 1

@@ -21,7 +21,7 @@ from topicd.client.staging.names import STAGES, producer_id
 from topicd.client.staging.plan import MAX_BATCH_BYTES, Chunk, Run, Staged, chunks_by_destination
 from topicd.client.staging.stages import Stages
 from topicd.errors import Conflict, InvalidRequest, OutOfOrder, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.limits import LASTING, MIB
 
 SETTINGS = {"segment_max_records": 500, "snapshot_ms": 100}
@@ -380,7 +380,7 @@ def test_a_lasting_producer_begins_at_one_and_says_what_is_next(topic: str, serv
         wire.append(topic_id, [b"x"], producer=mine, batch_no=2)
     assert early.value.detail["expected"] == 1
     wire.append(topic_id, [b"x"], producer=mine, batch_no=1)
-    assert wire.ask(Op.PRODUCER, {**ask, "release": True})["expected"] == 2
+    assert wire.ask(Op.RELEASE_PRODUCER, ask)["expected"] == 2
     assert wire.append(topic_id, [b"x"], producer=mine, batch_no=1).deduped
 
 

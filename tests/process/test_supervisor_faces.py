@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stub_harness import Link, Start, StubDaemon, stub_daemons, wait_for
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 NAMES = ["wal-00", "wal-01", "dlv-00", "dlv-01"]
 

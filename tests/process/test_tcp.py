@@ -20,7 +20,8 @@ from tests.support.ports import free_ports
 from topicd.cli import tokenfile
 from topicd.client.client import Client
 from topicd.errors import ConnectionLost, Forbidden, InvalidRequest, TopicdError, Unauthorized
-from topicd.ipc.protocol.wire import COPIED, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import COPIED
 from topicd.placement import delivery_shard
 
 SHARDS = 2

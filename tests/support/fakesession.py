@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 
 from tests.support.fakelog import FakeTopic
-from topicd.errors import Conflict, ConsumerNotFound, InvalidRequest, TopicdError, WrongShard
+from topicd.errors import Conflict, ConsumerNotFound, TopicdError, WrongShard
+from topicd.ipc.protocol.messages import Op, OpenConsumer
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
@@ -21,8 +22,8 @@ from topicd.ipc.protocol.wire import (
     HEADER,
     LENGTH_FIELD,
     PERFORMANCE,
+    PROTOCOL_VERSION,
     MessageFlag,
-    Op,
     error_message,
     map_message,
     message,
@@ -126,7 +127,7 @@ class Session(asyncio.Protocol):
     def hello(self, request: Request, flags: int) -> dict[str, Any]:
         run = RunDir(self.server.run_dir)
         return {
-            "version": 1,
+            "version": PROTOCOL_VERSION,
             "server": "fake",
             "instance": str(self.server.instance),
             "role": "supervisor" if self.shard < 0 else "delivery",
@@ -259,26 +260,28 @@ class Session(asyncio.Protocol):
             self.subscriptions[subscription].credit += size
         return b""
 
+    def open_consumer(self, request: Request, flags: int) -> dict[str, Any]:
+        want = OpenConsumer.from_wire(unpack_map(request.body))
+        return self._topic({"topic": want.topic}).open_consumer(
+            want.name, want.to_wire().get("start", {"at": "earliest"})
+        )
+
+    def list_consumers(self, request: Request, flags: int) -> dict[str, Any]:
+        topic = self._topic(unpack_map(request.body))
+        return {"consumers": [topic.consumer_line(name) for name in sorted(topic.consumers)]}
+
     def consumer(self, request: Request, flags: int) -> dict[str, Any]:
         body = unpack_map(request.body)
-        if body["action"] == "open":
-            return self._topic(body).open_consumer(body["name"], body["start"])
         topic = self._topic(body)
-        if body["action"] == "list":
-            return {"consumers": [topic.consumer_line(name) for name in sorted(topic.consumers)]}
         if body["name"] not in topic.consumers:
             raise ConsumerNotFound(f"no consumer {body['name']!r}")
-        if body["action"] == "ack":
+        if request.op == Op.CONSUMER_ACK:
             topic.consumers[body["name"]] = max(topic.consumers[body["name"]], body["seq"])
-        elif body["action"] == "reset":
+        elif request.op == Op.CONSUMER_RESET:
             topic.consumers[body["name"]] = topic.position(body["start"])
-        elif body["action"] == "state":
-            pass
-        elif body["action"] == "remove":
+        elif request.op == Op.CONSUMER_REMOVE:
             del topic.consumers[body["name"]]
             return {}
-        else:
-            raise InvalidRequest("unknown action")
         return topic.consumer_line(body["name"])
 
     # ---- pushing ----
@@ -357,10 +360,16 @@ HANDLERS: dict[Op, Callable[[Session, Request, int], Any]] = {
     Op.DELETE_TOPIC: Session.delete_topic,
     Op.DELETE_RECORDS: Session.delete_records,
     Op.PRODUCER: Session.producer,
+    Op.RELEASE_PRODUCER: Session.producer,
     Op.APPEND: Session.append,
     Op.FETCH: Session.fetch,
     Op.SUBSCRIBE: Session.subscribe,
     Op.UNSUBSCRIBE: Session.unsubscribe,
     Op.CREDIT: Session.credit,
-    Op.CONSUMER: Session.consumer,
+    Op.CONSUMER_OPEN: Session.open_consumer,
+    Op.CONSUMER_LIST: Session.list_consumers,
+    Op.CONSUMER_ACK: Session.consumer,
+    Op.CONSUMER_RESET: Session.consumer,
+    Op.CONSUMER_REMOVE: Session.consumer,
+    Op.CONSUMER_STATE: Session.consumer,
 }

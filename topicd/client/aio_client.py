@@ -29,7 +29,8 @@ from topicd.client.topics import ConsumerInfo, Deleted, TopicInfo, TopicState, c
 from topicd.client.watch import OnGap
 from topicd.client.wire import checked_key, number, parse_ack
 from topicd.errors import InvalidRequest
-from topicd.ipc.protocol.wire import APPEND, MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import APPEND, MessageFlag
 from topicd.limits import LIST_PAGE_MAX, MIB
 from topicd.model import TopicConfig
 
@@ -221,16 +222,16 @@ class AsyncClient:
 
     async def consumers(self, topic: str) -> list[ConsumerInfo]:
         """The named consumers of a topic."""
-        answer = await self._engine.call(topic, Op.CONSUMER, {"action": "list", "topic": topic})
+        answer = await self._engine.call(topic, Op.CONSUMER_LIST, {"topic": topic})
         return [info(ConsumerInfo, entry) for entry in answer.get("consumers") or []]
 
     async def reset_consumer(self, topic: str, name: str, start: Start) -> int:
         """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
-        request = requests.consumer("reset", topic, name, start)
-        return number(await self._engine.call(topic, Op.CONSUMER, request), "acked_seq")
+        request = requests.consumer(topic, name, start)
+        return number(await self._engine.call(topic, Op.CONSUMER_RESET, request), "acked_seq")
 
     async def remove_consumer(self, topic: str, name: str) -> None:
-        await self._engine.call(topic, Op.CONSUMER, requests.consumer("remove", topic, name))
+        await self._engine.call(topic, Op.CONSUMER_REMOVE, requests.consumer(topic, name))
 
     # ---- topics ----
 

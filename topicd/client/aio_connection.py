@@ -13,7 +13,8 @@ from topicd.client.context import Context
 from topicd.client.inbox import Arrived, Inbox
 from topicd.client.wire import ERROR_OP, OTHERS, answer_map, error_of, packed, parse_hello
 from topicd.errors import ConnectionLost, FormatError, TopicdError, WrongShard
-from topicd.ipc.protocol.wire import ANSWER, Op, message
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, message
 
 FETCH_ANSWER = int(Op.FETCH) | ANSWER
 DIAL_TIMEOUT_S = 5.0

@@ -13,7 +13,7 @@ from topicd.client.subscription import Wanted
 from topicd.client.watch import Event, OnGap
 from topicd.client.wire import number
 from topicd.errors import InvalidRequest, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 class AsyncConsumer:
@@ -55,8 +55,8 @@ class AsyncConsumer:
         return self
 
     async def _call(self, action: str, **fields: Any) -> dict[str, Any]:
-        body = {"action": action, "topic": self.topic, "name": self.name, **fields}
-        return await self._engine.call(self.topic, Op.CONSUMER, body)
+        body = {"topic": self.topic, "name": self.name, **fields}
+        return await self._engine.call(self.topic, Op[f"CONSUMER_{action.upper()}"], body)
 
     def __aiter__(self) -> AsyncConsumer:
         return self

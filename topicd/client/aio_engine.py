@@ -14,7 +14,7 @@ from topicd.client.directory import SUPERVISOR, Directory
 from topicd.client.links import Spread
 from topicd.client.wire import Hello, answer_map, number, packed
 from topicd.errors import ConnectionLost, InvalidRequest, TopicdError, TopicNotFound, WrongShard
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.model import check_topic_name
 
 IDS_KEPT = 65_536

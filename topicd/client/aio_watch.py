@@ -18,7 +18,8 @@ from topicd.client.subscription import Subscription, Wanted, plan
 from topicd.client.watch import CREATE_TRIES, WINDOW_BATCHES, Event, OnGap, checked_on_gap
 from topicd.client.wire import answer_map, packed
 from topicd.errors import ConnectionLost, FormatError, TopicdError, TopicNotFound, WrongShard
-from topicd.ipc.protocol.wire import ANSWER, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER
 
 
 class AioFeed:

@@ -27,7 +27,8 @@ from topicd.client.wire import (
     parse_ack,
 )
 from topicd.errors import FormatError, TopicdError, WrongShard
-from topicd.ipc.protocol.wire import ANSWER, Op, message
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, message
 from topicd.limits import KIB, MIB
 
 UNANSWERED = 512

@@ -41,7 +41,8 @@ from topicd.client.topics import ConsumerInfo, Deleted, TopicInfo, TopicState, c
 from topicd.client.watch import OnGap, Watch
 from topicd.client.wire import checked_key, number
 from topicd.errors import InvalidRequest
-from topicd.ipc.protocol.wire import MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import MessageFlag
 from topicd.limits import KIB, LIST_PAGE_MAX, MAX_SEQ, MIB
 from topicd.model import TagMatch, TopicConfig
 from topicd.paths import RunDir
@@ -323,27 +324,27 @@ class Client:
 
     def consumers(self, topic: str) -> list[ConsumerInfo]:
         """The named consumers of a topic."""
-        answer = self._engine.call(topic, Op.CONSUMER, {"action": "list", "topic": topic})
+        answer = self._engine.call(topic, Op.CONSUMER_LIST, {"topic": topic})
         return [info(ConsumerInfo, entry) for entry in answer.get("consumers") or []]
 
     def open_consumer(self, topic: str, name: str, start: Start = "earliest") -> int:
         """Makes a consumer that does not exist yet, and leaves one that does where it is; the seq it counts as having
         acknowledged. For readers that deliver by other means; `consumer` delivers."""
-        answer = self._engine.call(topic, Op.CONSUMER, requests.consumer("open", topic, name, start))
+        answer = self._engine.call(topic, Op.CONSUMER_OPEN, requests.consumer(topic, name, start))
         return number(answer, "acked_seq")
 
     def ack_consumer(self, topic: str, name: str, seq: int) -> int:
         """Acknowledges everything up to seq; never goes back. The seq up to which all is acknowledged now."""
-        request = {**requests.consumer("ack", topic, name), "seq": cursor(seq)}
-        return number(self._engine.call(topic, Op.CONSUMER, request), "acked_seq")
+        request = {**requests.consumer(topic, name), "seq": cursor(seq)}
+        return number(self._engine.call(topic, Op.CONSUMER_ACK, request), "acked_seq")
 
     def reset_consumer(self, topic: str, name: str, start: Start) -> int:
         """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
-        answer = self._engine.call(topic, Op.CONSUMER, requests.consumer("reset", topic, name, start))
+        answer = self._engine.call(topic, Op.CONSUMER_RESET, requests.consumer(topic, name, start))
         return number(answer, "acked_seq")
 
     def remove_consumer(self, topic: str, name: str) -> None:
-        self._engine.call(topic, Op.CONSUMER, requests.consumer("remove", topic, name))
+        self._engine.call(topic, Op.CONSUMER_REMOVE, requests.consumer(topic, name))
 
     # ---- topics ----
 

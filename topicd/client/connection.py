@@ -34,7 +34,8 @@ from topicd.client.wire import (
 )
 from topicd.errors import ConnectionLost, FormatError, TopicdError
 from topicd.ipc import unixsock
-from topicd.ipc.protocol.wire import ANSWER, PROTOCOL_VERSION, Op, message
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, PROTOCOL_VERSION, message
 from topicd.limits import MIB
 
 CLIENT_NAME = "topicd-python"

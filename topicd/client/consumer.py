@@ -14,7 +14,7 @@ from topicd.client.subscription import Wanted
 from topicd.client.watch import Event, OnGap, Watch
 from topicd.client.wire import number
 from topicd.errors import InvalidRequest, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 class Consumer:
@@ -65,8 +65,8 @@ class Consumer:
         return self
 
     def _call(self, action: str, **fields: Any) -> dict[str, Any]:
-        body = {"action": action, "topic": self.topic, "name": self.name, **fields}
-        return self._engine.call(self.topic, Op.CONSUMER, body)
+        body = {"topic": self.topic, "name": self.name, **fields}
+        return self._engine.call(self.topic, Op[f"CONSUMER_{action.upper()}"], body)
 
     # ---- records ----
 

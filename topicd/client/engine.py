@@ -26,7 +26,7 @@ from topicd.errors import (
     TopicNotFound,
     WrongShard,
 )
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.model import check_topic_name
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from topicd.client.client import Client
 from topicd.client.connection import Connection
 from topicd.client.serial import encode
 from topicd.errors import Conflict, OutOfOrder
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 Raw = tuple[bytes, bytes | None, bytes | None, bytes | None]  # data, tag, node, packed meta
 

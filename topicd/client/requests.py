@@ -89,8 +89,8 @@ def delete(topic: str, before_seq: int | None, match: Match) -> dict[str, Any]:
     return request
 
 
-def consumer(action: str, topic: str, name: str, start: Start | None = None) -> dict[str, Any]:
-    request: dict[str, Any] = {"action": action, "topic": topic, "name": name}
+def consumer(topic: str, name: str, start: Start | None = None) -> dict[str, Any]:
+    request: dict[str, Any] = {"topic": topic, "name": name}
     if start is not None:
         request["start"] = start_wire(start)
     return request

@@ -16,7 +16,8 @@ from topicd.client.serial import Match, Start, match_wire, nodes_wire, start_wir
 from topicd.client.wire import Fetched, number
 from topicd.errors import FormatError, InvalidRequest, TopicdError, TopicNotFound, from_wire
 from topicd.frames import parse_header
-from topicd.ipc.protocol.wire import CREDIT, Op, message
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import CREDIT, message
 from topicd.limits import MAX_SEQ, SUBSCRIPTION_TOPICS_MAX
 from topicd.model import check_topic_name
 

@@ -18,7 +18,8 @@ from topicd.client.records import Gap, Record, RecordsMissed
 from topicd.client.subscription import Subscription, Wanted, plan
 from topicd.client.wire import answer_map, packed
 from topicd.errors import ConnectionLost, FormatError, InvalidRequest, TopicdError, TopicNotFound, WrongShard
-from topicd.ipc.protocol.wire import ANSWER, Op, message
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, message
 
 OnGap: TypeAlias = Literal["yield", "raise"] | Callable[[Gap], Any]
 Event: TypeAlias = Record | Gap

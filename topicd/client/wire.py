@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from topicd.errors import FormatError, InvalidRequest, TopicdError, from_wire
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
@@ -21,7 +22,6 @@ from topicd.ipc.protocol.wire import (
     MIN_LENGTH,
     PERFORMANCE,
     MessageFlag,
-    Op,
     performance_map,
 )
 from topicd.limits import IDEMPOTENCY_KEY_MAX

@@ -17,7 +17,7 @@ from typing import Any
 from topicd.errors import Forbidden, Internal, InvalidRequest, Throttled, TopicdError
 from topicd.ipc import unixsock
 from topicd.ipc.protocol import wire as protocol
-from topicd.ipc.protocol.wire import Message, MessageReader, Op
+from topicd.ipc.protocol.wire import OP_HELLO, Message, MessageReader
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MIB
 
 MAX_CONNECTIONS = 256
@@ -136,7 +136,7 @@ class Front:
     def _reply(self, session: Session, message: Message) -> bytes:
         try:
             body = protocol.unpack_map(message.body) if len(message.body) else {}
-            if message.op != Op.HELLO and not session.greeted:
+            if message.op != OP_HELLO and not session.greeted:
                 raise InvalidRequest("a connection begins with HELLO")
             found = self._answer(message.op, body)
             session.greeted = True

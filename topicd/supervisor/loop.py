@@ -20,7 +20,7 @@ from topicd import telemetry
 from topicd.config import ConfigError, Settings
 from topicd.errors import InvalidRequest
 from topicd.ipc.control import WAL
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.wire import OP_HELLO, OP_PING, OP_STATUS, check_version
 from topicd.supervisor import reloading, status
 from topicd.supervisor.child import COMMANDS
 from topicd.supervisor.family import Family
@@ -237,14 +237,16 @@ class Supervisor:
 
     def _answer(self, op: int, body: dict[str, Any]) -> dict[str, Any]:
         """For the front: the map that answers a request."""
-        if op == Op.HELLO:
-            status.check_hello(body)
+        if op == OP_HELLO:
+            check_version(body.get("version"))
             shape = status.shard_map(self._resources.identity.instance, self._settings, self._resources.run_dir)
             return {**shape, "state": str(self._phase.now)}
-        if op == Op.PING:
+        if op == OP_PING:
             return {}
-        if op == Op.STATUS:
-            return self._told_lately(body.get("stats") is not False)
+        if op == OP_STATUS:
+            from topicd.ipc.protocol.messages import Status  # a start does without it
+
+            return self._told_lately(Status.from_wire(body).stats)
         raise InvalidRequest(f"op 0x{op:02x} is not known here; topics are served by the delivery shards")
 
     def _told_lately(self, with_stats: bool) -> dict[str, Any]:

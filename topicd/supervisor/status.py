@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from topicd import __version__, limits
 from topicd.config import Settings
-from topicd.errors import UnsupportedVersion
 from topicd.ipc.protocol.wire import PROTOCOL_VERSION
 from topicd.paths import RunDir
 from topicd.supervisor.child import Child
@@ -28,12 +27,6 @@ LIMITS = {
     "max_message": limits.MAX_MESSAGE,
     "max_control_message": limits.MAX_CONTROL_MESSAGE,
 }
-
-
-def check_hello(body: dict[str, Any]) -> None:
-    version = body.get("version")
-    if version != PROTOCOL_VERSION:
-        raise UnsupportedVersion(f"protocol version {version!r:.20} is not spoken here", supported=[PROTOCOL_VERSION])
 
 
 def shard_map(instance: str, settings: Settings, run: RunDir) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from topicd._native.interface import Buffer
-from topicd.errors import InvalidRequest, StorageCorrupt
+from topicd.errors import StorageCorrupt
 from topicd.frames import FrameType, core
-from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB, MAX_NODE
+from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB
 from topicd.model import GapReason, TagMatch, Tombstone
 from topicd.shards.delivery.reading.metadata_only import without_data
 from topicd.shards.storage.ranges import Ranges
@@ -27,7 +27,6 @@ _EXAMINE_BYTES = FETCH_BYTES_MAX
 # Where few records pass, so many are looked at together.
 _FILTERED = 1_024
 _FILTERED_BYTES = 256 * KIB
-_NODES_MAX = 256
 _FEW_BYTES = 256 * KIB  # more of a segment are worth mapping it
 
 
@@ -35,19 +34,6 @@ class ReadFilter(NamedTuple):
     match: TagMatch | None = None
     nodes: tuple[bytes, ...] = ()
     metadata_only: bool = False
-
-    @classmethod
-    def from_wire(cls, body: dict[str, Any], *, metadata_only: bool = False) -> ReadFilter:
-        match = body.get("match")
-        nodes = body.get("nodes") or []
-        if isinstance(nodes, str):
-            nodes = [nodes]
-        if not isinstance(nodes, list) or len(nodes) > _NODES_MAX or not all(isinstance(n, str) for n in nodes):
-            raise InvalidRequest(f"nodes must be a list of at most {_NODES_MAX} strings, not {nodes!r:.200}")
-        packed = tuple(sorted(node.encode() for node in nodes))
-        if any(not 0 < len(node) <= MAX_NODE for node in packed):
-            raise InvalidRequest(f"a node has 1 to {MAX_NODE} bytes")
-        return cls(TagMatch.from_wire(match) if match is not None else None, packed, metadata_only)
 
 
 NO_FILTER = ReadFilter()

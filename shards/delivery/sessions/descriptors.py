@@ -5,7 +5,7 @@ is dropped later stays readable for whoever holds its descriptor.
 
 A socket of its own, for descriptors travel beside bytes: `u32 length | msgpack map` in both directions.
 
-    request   topic_id, from_seq, segments (at most MAX_SEGMENTS)
+    request   topic_id, from_seq, segments (at most SEGMENTS_MAX)
     answer    segments [{first_seq, count, data_bytes, dead}], earliest_seq, evict_floor, head_seq, stored_seq;
               one descriptor of a .data file for each, in that order; or {code, message, …}
 """
@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from topicd.errors import Forbidden, InvalidRequest, TopicdError, TopicNotFound
+from topicd.errors import Forbidden, TopicdError, TopicNotFound
+from topicd.ipc.protocol.messages import Segments
 from topicd.ipc.protocol.wire import unpack_map
 from topicd.ipc.unixsock import peer_credentials
-from topicd.limits import KIB, MAX_SEQ
+from topicd.limits import KIB
 from topicd.shards.storage.segment.names import DATA, segment_file
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_SEGMENTS = 64
 _LENGTH = struct.Struct("<I")
 _REQUEST_MAX = 4 * KIB
 _DEAD_BYTES = 64 * KIB  # of deletion marks in one answer, give or take the last segment's
@@ -111,19 +111,14 @@ class Handout:
         _, uid, _ = peer_credentials(conn)
         if uid not in {os.geteuid(), 0}:
             raise Forbidden("descriptors go to the daemon's own user only", uid=uid)
-        topic_id = fields.get("topic_id")
-        topic = self._actor.topics.by_id.get(topic_id) if isinstance(topic_id, int) else None
+        want = Segments.from_wire(fields)
+        topic = self._actor.topics.by_id.get(want.topic_id)
         if topic is None:
-            raise TopicNotFound(f"no topic with id {topic_id!r:.50}")
-        from_seq, limit = fields.get("from_seq", 0), fields.get("segments", 8)
-        if not (isinstance(from_seq, int) and 0 <= from_seq <= MAX_SEQ) or not (
-            isinstance(limit, int) and 1 <= limit <= MAX_SEGMENTS
-        ):
-            raise InvalidRequest(f"from_seq must be a seq and segments 1 to {MAX_SEGMENTS}")
+            raise TopicNotFound(f"no topic with id {want.topic_id}", topic_id=want.topic_id)
         self._actor.retention.expire(topic)
         self._actor.note_read(topic)
         return {
-            "segments": self._open(topic, max(from_seq + 1, topic.earliest), limit, fds),
+            "segments": self._open(topic, max(want.from_seq + 1, topic.earliest), want.segments, fds),
             "earliest_seq": topic.earliest,
             "evict_floor": topic.evict_floor,
             "head_seq": topic.visible,

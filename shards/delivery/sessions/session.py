@@ -8,13 +8,13 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgpack
 
 from topicd._native import core
 from topicd.errors import Forbidden, Internal, InvalidRequest, NotReady, Throttled, TopicdError
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
@@ -36,7 +36,6 @@ from topicd.ipc.protocol.wire import (
     OP_FETCHED,
     OP_PUSH,
     PERFORMANCE,
-    Op,
     error_message,
     header,
     map_message,
@@ -44,10 +43,11 @@ from topicd.ipc.protocol.wire import (
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
 from topicd.shards.delivery.reading.reading import Answer
 from topicd.shards.delivery.reading.subscriptions import LongPoll, Subscription
-from topicd.shards.delivery.sessions.requests import CHANGES, HANDLERS
+from topicd.shards.delivery.sessions.call import Call
+from topicd.shards.delivery.sessions.dispatch import dispatch
 from topicd.shards.delivery.writing.copy_ranges import ranges_of
 from topicd.shards.delivery.writing.in_flight import AppendEntry, Waiter
-from topicd.shards.delivery.writing.outlet import ENTRIES_MAX, Need, Outlet
+from topicd.shards.delivery.writing.outlet import Need, Outlet
 from topicd.tokens import EVERYTHING
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ _FLUSH_NOW = 64 * KIB
 _AT_ONCE = 2 * MIB  # a message up to this gets its room as soon as it says how long it is
 # One connection keeps the loop so long at most, or for one message; the rest of its messages wait for the next turn.
 _TURN_S = 0.002
-_HELLO = int(Op.HELLO)
 _FORBIDDEN_LOGGED = 10
 # An append answer in one go: header and body.
 _APPENDED_MESSAGE = struct.Struct(HEADER.format + APPENDED.format[1:])
@@ -258,20 +257,12 @@ class Session:
 
     def _handle(self, op: int, flags: int, request_id: int, body: memoryview) -> None:
         try:
-            if not self.greeted and op != _HELLO:
-                raise InvalidRequest("the first message must be HELLO")
-            if op == OP_APPEND:
+            if op == OP_APPEND and self.greeted:
                 self._append(flags, request_id, body)
-            elif op == OP_CREDIT:
+            elif op == OP_CREDIT and self.greeted:
                 self._credit(body)
             else:
-                handler = HANDLERS.get(op)
-                if handler is None:
-                    raise InvalidRequest(f"unknown op 0x{op:02x}")
-                if op in CHANGES and any(outlet.crowded for outlet in self.actor.outlets):
-                    message = f"{ENTRIES_MAX} changes are under way and the disk does not keep up"
-                    raise Throttled(message, limit="changes under way", retry_after_ms=100)
-                handler(self, flags, request_id, body)
+                dispatch(Call(self, op, flags, request_id), body)
         except Forbidden as exc:
             self._log_forbidden(exc)
             self.refused(request_id, exc)
@@ -450,6 +441,3 @@ class Session:
         self.write(header(op, flags, request_id, len(fixed) + len(extra) + answer.bytes) + fixed + extra)
         for part in answer.parts:
             self.write(part)
-
-
-Handler = Callable[[Session, int, int, memoryview], None]

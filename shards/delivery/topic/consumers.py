@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from topicd.errors import Conflict, ConsumerNotFound, InvalidRequest, Throttled, TopicdError
+from topicd.errors import Conflict, ConsumerNotFound, Throttled, TopicdError
 from topicd.frames import FrameType, control_frame
-from topicd.limits import MAX_SEQ, TOPIC_NAME, TOPIC_NAME_RULE
-from topicd.model import Durability, check_topic_name
+from topicd.model import Durability
 from topicd.shards.delivery.writing.outlet import NEED_OF, ControlEntry, Need
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from topicd.shards.delivery.topic.topic import Topic
 
 Done = Callable[[dict[str, Any] | None, TopicdError | None], None]
+Start = tuple[str, int]  # as a checked message says it: earliest, latest, seq or ts
 CONSUMERS_MAX = 1_000  # per topic
 
 
@@ -39,29 +39,11 @@ class Cursors:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
 
-    def handle(self, fields: dict[str, Any], done: Done) -> None:
-        topic = self._actor.topics.get(check_topic_name(fields.get("topic")))
-        self._actor.retention.expire(topic)
-        action = fields.get("action")
-        if action == "list":
-            rows = [self._row(topic, cursor) for _, cursor in sorted(topic.consumers.items())]
-            done({"consumers": rows}, None)
-            return
-        name = _check_name(fields.get("name"))
-        if action == "open":
-            self._open(topic, name, fields, done)
-        elif action == "ack":
-            self._ack(topic, self._get(topic, name), fields.get("seq"), done)
-        elif action == "reset":
-            self._get(topic, name)
-            self._log(topic, action, name, self._start(topic, fields.get("start")), done)
-        elif action == "remove":
-            self._get(topic, name)
-            self._log(topic, action, name, None, done)
-        elif action == "state":
-            done(self._row(topic, self._get(topic, name)), None)
-        else:
-            raise InvalidRequest(f"action must be open, ack, list, reset, remove or state, not {action!r:.50}")
+    def rows(self, topic: Topic) -> list[dict[str, Any]]:
+        return [self._row(topic, cursor) for _, cursor in sorted(topic.consumers.items())]
+
+    def state(self, topic: Topic, name: str) -> dict[str, Any]:
+        return self._row(topic, self._get(topic, name))
 
     def replay(self, topic: Topic, body: dict[str, Any], ts: int) -> None:
         """Requests that were under way together: the first to open wins, an acknowledgement only goes forward and
@@ -95,7 +77,7 @@ class Cursors:
         if through >= topic.earliest:
             self._actor.deletion.free_through(topic, through)
 
-    def _open(self, topic: Topic, name: str, fields: dict[str, Any], done: Done) -> None:
+    def open(self, topic: Topic, name: str, start: Start | None, done: Done) -> None:
         cursor = topic.consumers.get(name)
         if cursor is not None:
             done({**self._row(topic, cursor), "created": False}, None)
@@ -106,15 +88,22 @@ class Cursors:
         def opened(row: dict[str, Any] | None, error: TopicdError | None) -> None:
             done(None if row is None else {**row, "created": True}, error)
 
-        self._log(topic, "open", name, self._start(topic, fields.get("start")), opened)
+        self._log(topic, "open", name, self._start(topic, start), opened)
 
-    def _ack(self, topic: Topic, cursor: Cursor, seq: Any, done: Done) -> None:
-        if isinstance(seq, bool) or not isinstance(seq, int) or not 0 <= seq <= MAX_SEQ:
-            raise InvalidRequest(f"seq must be an integer from 0, not {seq!r:.50}")
+    def ack(self, topic: Topic, name: str, seq: int, done: Done) -> None:
+        cursor = self._get(topic, name)
         if self._at_seq(topic, seq) <= cursor.acked:
             done(self._row(topic, cursor), None)
-            return
-        self._log(topic, "ack", cursor.name, seq, done)
+        else:
+            self._log(topic, "ack", name, seq, done)
+
+    def reset(self, topic: Topic, name: str, start: Start | None, done: Done) -> None:
+        self._get(topic, name)
+        self._log(topic, "reset", name, self._start(topic, start), done)
+
+    def remove(self, topic: Topic, name: str, done: Done) -> None:
+        self._get(topic, name)
+        self._log(topic, "remove", name, None, done)
 
     def _log(self, topic: Topic, action: str, name: str, acked: int | None, done: Done) -> None:
         now = self._actor.clock.now_ms()
@@ -141,18 +130,14 @@ class Cursors:
         frame = control_frame(FrameType.CURSOR, topic.id, acked or 0, now, body)
         self._actor.submit_control(topic, frame, ControlEntry(need, stored, refused))
 
-    def _start(self, topic: Topic, start: Any) -> int:
+    def _start(self, topic: Topic, start: Start | None) -> int:
         """The seq up to which a consumer counts as having acknowledged everything."""
-        if start is None or start == {"at": "earliest"}:
+        kind, at = start or ("earliest", 0)
+        if kind == "earliest":
             return topic.earliest - 1
-        if start == {"at": "latest"}:
+        if kind == "latest":
             return topic.visible
-        if isinstance(start, dict):
-            for key, low in (("seq", 0), ("ts", 0)):
-                value = start.get(key)
-                if isinstance(value, int) and not isinstance(value, bool) and low <= value <= MAX_SEQ:
-                    return self._at_seq(topic, value) if key == "seq" else self._actor.reader.start_at(topic, value)
-        raise InvalidRequest(f"start must be {{at: earliest or latest}}, {{seq: n}} or {{ts: ms}}, not {start!r:.100}")
+        return self._at_seq(topic, at) if kind == "seq" else self._actor.reader.start_at(topic, at)
 
     @staticmethod
     def _at_seq(topic: Topic, seq: int) -> int:
@@ -179,9 +164,3 @@ class Cursors:
             "updated_ts": cursor.updated_ms,
             "topic_id": topic.id,
         }
-
-
-def _check_name(name: Any) -> str:
-    if not isinstance(name, str) or not TOPIC_NAME.fullmatch(name):
-        raise InvalidRequest(f"consumer name {name!r:.300} is not allowed: {TOPIC_NAME_RULE}")
-    return name

@@ -10,7 +10,7 @@ import pytest
 from tests.support.fakeserver import FakeServer, Request
 from tests.unit.cli.kit import Ctl
 from topicd.errors import TopicdError, TopicFull
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 def test_one_record_is_stored_and_its_place_printed(ctl: Ctl, server: FakeServer) -> None:

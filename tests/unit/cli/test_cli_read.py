@@ -13,7 +13,7 @@ from tests.support.fakeserver import FakeServer, Request
 from tests.unit.cli.kit import Ctl, when_asked
 from topicd.cli.watch import simplified
 from topicd.errors import StorageCorrupt, TopicdError
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support.fakeserver import FakeServer
 from tests.unit.cli.kit import Ctl, when_asked
 from topicd.cli import ask
 from topicd.cli.topic import parse_config
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from topicd.errors import (
     TopicFull,
     TopicNotFound,
 )
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 T = TypeVar("T")
 Run = Callable[[Callable[[topicd.aio.AsyncClient], Awaitable[T]]], T]

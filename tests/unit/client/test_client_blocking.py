@@ -14,7 +14,7 @@ from topicd.errors import (
     TopicFull,
     TopicNotFound,
 )
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.limits import MAX_BATCH_RECORDS, MAX_DATA_AND_META, MIB
 
 # ---- writing ----

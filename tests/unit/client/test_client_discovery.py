@@ -9,7 +9,7 @@ from tests.support.fakeserver import FakeServer, Request
 from topicd.client.backoff import Tempo
 from topicd.client.directory import candidates, socket_path
 from topicd.errors import ConnectionLost, FormatError, InvalidRequest, NotReady, Unauthorized
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 def test_what_was_said_outright_excludes_guesses(tmp_path: Path) -> None:

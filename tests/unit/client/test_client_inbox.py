@@ -8,7 +8,8 @@ import pytest
 from topicd.client.inbox import BUFFER, Inbox
 from topicd.client.wire import ACK
 from topicd.errors import FormatError
-from topicd.ipc.protocol.wire import ANSWER, APPENDED, Op, message
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, APPENDED, message
 from topicd.limits import MAX_CONTROL_MESSAGE
 
 PUSH, PONG = int(Op.PUSH), int(Op.PING) | ANSWER

@@ -17,7 +17,7 @@ from topicd.errors import (
     TopicdError,
     TopicFull,
 )
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 def nth(op: int, n: int, fault: TopicdError | str | bytes) -> Callable[[Request], TopicdError | str | bytes | None]:

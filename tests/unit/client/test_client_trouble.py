@@ -10,7 +10,7 @@ import pytest
 import topicd
 from tests.support.fakeserver import CUT, HALF, MUTE, FakeServer, Request
 from topicd.errors import ConnectionLost, FormatError, InvalidRequest, NotReady, Throttled
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 def first_time(op: int, fault: object) -> object:

@@ -13,7 +13,7 @@ from topicd.client.subscription import Subscription, Wanted
 from topicd.client.watch import Watch
 from topicd.client.wire import Fetched
 from topicd.errors import ConnectionLost, FormatError, NotReady, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 
 def take(watch: Watch, count: int) -> list[bytes]:

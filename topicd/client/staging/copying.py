@@ -19,7 +19,8 @@ from topicd.client.staging.plan import Chunk, Piece
 from topicd.client.wire import number
 from topicd.errors import Conflict, TopicdError, TopicNotFound
 from topicd.frames import FLAGS_AT, FrameFlag
-from topicd.ipc.protocol.wire import COPIED, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import COPIED
 from topicd.limits import FETCH_BYTES_MAX, MIB
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ class Copier:
             return number(answer, "topic_id"), number(answer, "expected")
 
     def release(self) -> None:
-        request = {"topic": self._destination, "producer_id": self._producer_id, "release": True}
-        self._client.engine.call(self._destination, Op.PRODUCER, request)
+        request = {"topic": self._destination, "producer_id": self._producer_id}
+        self._client.engine.call(self._destination, Op.RELEASE_PRODUCER, request)
 
     def copy(self, topic_id: int, first_no: int, chunks: list[Chunk]) -> None:
         """Returns when all are acknowledged. Trouble that may pass is waited out, as long as something moves within

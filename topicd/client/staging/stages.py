@@ -24,7 +24,7 @@ from topicd.client.staging.plan import Staged, chunks_by_destination, destinatio
 from topicd.client.staging.writing import Laid, check_destination, write_stage
 from topicd.clock import Clock, SystemClock
 from topicd.errors import Conflict, TopicdError, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 if TYPE_CHECKING:
     from topicd.client.client import Client
