@@ -128,7 +128,7 @@ def aim(kind: str, rng: random.Random) -> tuple[str, int]:
     if rng.random() < 0.4:
         return f"ms-{rng.randrange(SPARK_MS)}", 1
     name = rng.choice(sorted(POINTS[kind]))
-    passings = {"renamed": 3, "manifest": 2} if kind == "topic" else {"renamed": 2}
+    passings = {"renamed": 2, "manifest": 2} if kind == "topic" else {"renamed": 3}
     return f"{rng.choice(('before', 'after'))}-{name}", rng.randint(1, passings.get(name, 1))
 
 
