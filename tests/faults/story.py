@@ -99,9 +99,9 @@ class Story:
 
     def hear(self) -> None:
         """A disk or a shard died: what the delivery shard tells clients before it notices counts as well."""
-        for actor in self.machine.actors.values():
+        for parts in self.machine.deliveries.values():
             with suppress(Exception, Crashed):
-                actor.doorbell()
+                parts.turn.doorbell()
         for topic, batch, ticket in self._under_way:
             if ticket.wire.answered(ticket.request_id):
                 with suppress(TopicdError):
@@ -233,7 +233,7 @@ class Story:
         config = state["config"]
         if topic in self.asked and all(config[k] == v for k, v in self.asked[topic].items()):
             self._configured(topic)
-        gaps = list(self.machine.actor_of(topic).topics.by_name[topic].lost) if lossy else []
+        gaps = list(self.machine.delivery_of(topic).catalog.by_name[topic].contents.lost) if lossy else []
         found = self.oracle.check(topic, records, head_seq=state["head_seq"], tail_may_be_lost=lossy, gaps=gaps)
         if state["count"] != len(records):
             found.append(f"{topic}: count says {state['count']}, {len(records)} are there")

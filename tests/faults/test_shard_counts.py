@@ -94,7 +94,7 @@ def test_shard_that_never_wrote_a_snapshot_loses_no_topic_to_the_next_run(disk: 
             second.start_delivery(index, absorb=index == 0)
         second.settle()
         for _ in range(4):
-            second.actors[0].checkpointer.snapshot_now()
+            second.deliveries[0].snapshots.start()
             second.settle()
         second.abandon()
         with Machine(disk, previous=second, wal_shards=1, delivery_shards=2) as third:

@@ -13,8 +13,8 @@ from tests.process.conftest import Served
 from tests.process.wire import Wire
 from tests.support.daemon import Daemon
 from tests.support.timewarp import ENVIRON, Warp, segment_files
-from topicd.client.client import Client
-from topicd.client.records import Record
+from topicd.client.blocking.client import Client
+from topicd.client.core.records import Record
 from topicd.errors import Conflict, ConsumerNotFound, InvalidRequest, Throttled, TopicNotFound, WrongShard
 from topicd.ipc.protocol.messages import Op
 from topicd.shards.delivery.topic.consumers import CONSUMERS_MAX

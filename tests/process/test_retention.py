@@ -12,7 +12,7 @@ from tests.process.conftest import Served
 from tests.process.wire import Fetched, Wire
 from tests.support.daemon import Daemon, drain_topic, wait_until
 from tests.support.timewarp import ENVIRON, Warp, segment_files
-from topicd.client.records import Gap, Record, RecordsMissed
+from topicd.client.core.records import Gap, Record, RecordsMissed
 from topicd.errors import InvalidRequest, TopicFull
 from topicd.ipc.protocol.messages import Op
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.spark.rollup_victim import POINTS, WINDOW_MS, options
 from tests.support.daemon import Daemon, drain_topic, wait_until
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.errors import TopicNotFound
 from topicd.spark.pipelines import rollup
 from topicd.spark.pipelines.session import LazySpark

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.spark.pipeline_victim import arm
 from tests.support.inlinespark import InlineSpark
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.client.staging.commitlog import CommitLog
 from topicd.client.staging.stages import Stages
 from topicd.disk.fs import RealFs

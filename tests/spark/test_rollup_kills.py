@@ -10,7 +10,7 @@ import pytest
 from tests.spark.rollup_kills import Storm, storm
 from tests.spark.rollup_victim import POINTS
 from tests.support.daemon import wait_until
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.spark.pipelines.session import LazySpark
 
 pytestmark = pytest.mark.timeout(180)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.spark.rollup_kills import Storm, pass_window
 from tests.spark.rollup_victim import WINDOW_MS, inline, options
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.errors import Conflict, FormatError, InvalidRequest
 from topicd.spark.loss import Policy, RecordsLost, parse_gaps
 from topicd.spark.pipelines import rollup

@@ -14,7 +14,7 @@ import pyarrow.json as pj
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from topicd._native.interface import Columns
-from topicd.client.batch import Batch
+from topicd.client.core.batch import Batch
 from topicd.errors import InvalidRequest
 from topicd.spark import metas
 from topicd.spark.schema import check_schema

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from topicd.client.serial import milliseconds
+from topicd.client.core.arguments import milliseconds
 from topicd.errors import InvalidRequest
 from topicd.spark.given import Given
 

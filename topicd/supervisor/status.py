@@ -48,7 +48,7 @@ def summary(phase: Phase, children: Sequence[Child]) -> str:
     """One line for systemd."""
     away = [child for child in children if child.state is not ChildState.SERVING]
     if not away:
-        return f"{phase}: {len(children)} shards"
+        return f"{phase}: {len(children)} processes"
     return f"{phase}: {', '.join(_standing(child) for child in away)}"
 
 

@@ -11,16 +11,16 @@ from topicd.shards.delivery.sessions.call import Call, operation
 @operation(Debug)
 def debug(call: Call, want: Debug) -> None:
     """Move the clock by so much or to a time, force a checkpoint or a snapshot."""
-    shard, clock = call.shard, call.shard.clock
+    shard, clock = call.shard, call.shard.place.clock
     if not isinstance(clock, ManualClock):
         raise InvalidRequest("debug requests need the test clock")
     if want.advance_ms is not None:
         clock.advance(want.advance_ms)
     if want.set_ms is not None:
         clock.advance(want.set_ms - clock.now_ms())
-    counters = shard.checkpointer.counters()
+    figures = shard.figures.page()
     if want.checkpoint:
-        shard.checkpointer.checkpoint_now()
+        shard.rounds.checkpoint_now()
     if want.snapshot:
-        shard.checkpointer.snapshot_now()
-    call.answer({"now_ms": clock.now_ms(), "damage": len(shard.damage), **counters})
+        shard.snapshots.start()
+    call.answer({**figures, "now_ms": clock.now_ms()})

@@ -13,21 +13,21 @@ from topicd.shards.delivery.sessions.call import Call, operation
 @operation(Hello)
 def hello(call: Call, want: Hello) -> None:
     check_version(want.version)
-    shard, session = call.shard, call.session
-    if session.needs_token:
-        session.rights = shard.authorize(want.token)
-    session.greeted = True
+    place, connections, connection = call.shard.place, call.shard.connections, call.connection
+    if connection.needs_token:
+        connection.rights = connections.authorize(want.token)
+    connection.greeted = True
     call.answer(
         {
             "version": PROTOCOL_VERSION,
             "server": topicd.__version__,
-            "instance": shard.instance,
+            "instance": place.instance,
             "role": "delivery",
-            "shard": shard.index,
-            "wal_shards": shard.wal_shards,
-            "delivery_shards": shard.delivery_shards,
-            "shards": shard.socket_paths,
-            "tcp_ports": shard.tcp_ports,
+            "shard": place.index,
+            "wal_shards": place.wal_shards,
+            "delivery_shards": place.delivery_shards,
+            "shards": place.socket_paths,
+            "tcp_ports": connections.tcp_ports,
             "limits": {
                 "max_batch_records": limits.MAX_BATCH_RECORDS,
                 "max_batch_bytes": limits.MAX_BATCH_BYTES,

@@ -8,6 +8,7 @@ from topicd import limits
 from topicd.errors import InvalidRequest, TopicdError, TopicNotFound
 from topicd.ipc.protocol.messages import Configure, DeleteTopic, ListTopics, OpenTopic, TopicState
 from topicd.model import TopicConfig, is_internal
+from topicd.shards.delivery.ready import effective_priority
 from topicd.shards.delivery.sessions.call import Call, operation
 from topicd.shards.delivery.topic.topic import Topic
 
@@ -18,16 +19,21 @@ def open_topic(call: Call, want: OpenTopic) -> None:
     if topic is not None:
         call.answer(_opened(topic, created=False))
         return
-    call.session.rights.require("admin" if want.config else "write", want.topic)
+    call.connection.rights.require("admin" if want.config else "write", want.topic)
 
     def done(born: Topic | None, error: TopicdError | None) -> None:
         call.done(None if born is None else _opened(born, created=True), error)
 
-    call.shard.topics.create(want.topic, TopicConfig.from_fields(want.config or {}), done)
+    call.shard.catalog.create(want.topic, TopicConfig.from_fields(want.config or {}), done)
 
 
 def _opened(topic: Topic, *, created: bool) -> dict[str, Any]:
-    return {"topic_id": topic.id, "created": created, "head_seq": topic.visible, "earliest_seq": topic.earliest}
+    return {
+        "topic_id": topic.id,
+        "created": created,
+        "head_seq": topic.seqs.visible,
+        "earliest_seq": topic.floors.earliest,
+    }
 
 
 @operation(Configure)
@@ -41,18 +47,18 @@ def configure(call: Call, want: Configure) -> None:
             call.answer({"topic_id": changed.id, "created": topic is None, "config": changed.config.to_fields()})
 
     if topic is None:
-        call.shard.topics.create(want.topic, TopicConfig.from_fields(want.config or {}), done)
+        call.shard.catalog.create(want.topic, TopicConfig.from_fields(want.config or {}), done)
     else:
-        call.shard.topics.configure(topic, want.config or {}, done)
+        call.shard.catalog.configure(topic, want.config or {}, done)
 
 
 def _found_or_creatable(call: Call, want: OpenTopic | Configure) -> Topic | None:
     """None: there is none, and this request may create it."""
-    topics = call.shard.topics
-    topic = topics.find(want.topic)
+    catalog = call.shard.catalog
+    topic = catalog.find(want.topic)
     if topic is None:
         if not want.create:
-            topics.check_owned(want.topic)
+            catalog.check_owned(want.topic)
             raise TopicNotFound(f"no topic named {want.topic!r}", topic=want.topic)
         if is_internal(want.topic) and not want.internal:
             message = f"topic name {want.topic!r} is not allowed: {limits.INTERNAL}* are topicd's own"
@@ -63,38 +69,38 @@ def _found_or_creatable(call: Call, want: OpenTopic | Configure) -> Topic | None
 @operation(TopicState)
 def state(call: Call, want: TopicState) -> None:
     shard = call.shard
-    topic = shard.topics.get(want.topic)
+    topic = shard.catalog.get(want.topic)
     shard.retention.expire(topic)
     if want.touch:
-        shard.note_read(topic)
+        shard.reader.note_read(topic)
     call.answer(
         {
             "topic": topic.name,
             "topic_id": topic.id,
-            "head_seq": topic.visible,
-            "earliest_seq": topic.earliest,
-            "next_seq": topic.head + 1,
-            "evict_floor": topic.evict_floor,
-            "count": topic.count,
-            "bytes": topic.bytes,
+            "head_seq": topic.seqs.visible,
+            "earliest_seq": topic.floors.earliest,
+            "next_seq": topic.seqs.head + 1,
+            "evict_floor": topic.floors.evict_floor,
+            "count": topic.contents.count,
+            "bytes": topic.contents.bytes,
             "last_write_ts": topic.last_write_ms,
             "last_read_ts": topic.last_read_ms,
-            "effective_priority": shard.effective_priority(topic),
+            "effective_priority": effective_priority(topic, shard.place.clock.now_ms()),
             "config": topic.config.to_fields(),
-            "segments": len(topic.segments),
-            "stored_seq": topic.stored,
+            "segments": len(topic.contents.segments),
+            "stored_seq": topic.seqs.stored,
         }
     )
 
 
 @operation(ListTopics)
 def list_topics(call: Call, want: ListTopics) -> None:
-    rights, internal = call.session.rights, want.internal or want.prefix.startswith(limits.INTERNAL)
+    rights, internal = call.connection.rights, want.internal or want.prefix.startswith(limits.INTERNAL)
 
     def shown(name: str) -> bool:
         return rights.allows(name) and (internal or not is_internal(name))
 
-    page, following = call.shard.topics.page(want.prefix, want.after or "", want.limit, shown)
+    page, following = call.shard.catalog.page(want.prefix, want.after or "", want.limit, shown)
     call.answer({"topics": [_row(call, topic) for topic in page], "next": following})
 
 
@@ -103,10 +109,10 @@ def _row(call: Call, topic: Topic) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "topic_id": topic.id,
-        "head_seq": topic.visible,
-        "earliest_seq": topic.earliest,
-        "count": topic.count,
-        "bytes": topic.bytes,
+        "head_seq": topic.seqs.visible,
+        "earliest_seq": topic.floors.earliest,
+        "count": topic.contents.count,
+        "bytes": topic.contents.bytes,
         "durability": topic.config.durability,
         "type": topic.config.type,
     }
@@ -114,9 +120,11 @@ def _row(call: Call, topic: Topic) -> dict[str, Any]:
 
 @operation(DeleteTopic)
 def delete_topic(call: Call, want: DeleteTopic) -> None:
-    topics = call.shard.topics
+    catalog = call.shard.catalog
+    topic = catalog.get(want.topic)
+    call.shard.retention.expire(topic)
 
     def done(gone: Topic | None, error: TopicdError | None) -> None:
         call.done(None if gone is None else {"topic_id": gone.id}, error)
 
-    topics.delete(topics.get(want.topic), if_empty=want.if_empty, done=done)
+    catalog.delete(topic, if_empty=want.if_empty, done=done)

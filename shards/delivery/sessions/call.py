@@ -5,31 +5,32 @@ are functions of a call and a checked message; dispatch.py runs them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from topicd.errors import Conflict, TopicdError
 from topicd.ipc.protocol.messages import Request
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
-    from topicd.shards.delivery.sessions.session import Session
+from topicd.ipc.protocol.wire import FLAG_PERFORMANCE
+from topicd.shards.delivery.parts import Parts
+from topicd.shards.delivery.sessions.connection import Connection
 
 
 class Call:
-    __slots__ = ("flags", "op", "request_id", "session", "shard")
+    __slots__ = ("connection", "flags", "op", "request_id", "shard", "started_at")
 
-    def __init__(self, session: Session, op: int, flags: int, request_id: int) -> None:
-        self.session = session
-        self.shard: Actor = session.actor
+    def __init__(self, shard: Parts, connection: Connection, op: int, flags: int, request_id: int) -> None:
+        self.shard = shard
+        self.connection = connection
         self.op = op
         self.flags = flags
         self.request_id = request_id
+        # None: nobody asks how long it took.
+        self.started_at = shard.place.clock.monotonic() if flags & FLAG_PERFORMANCE else None
 
     def answer(self, body: dict[str, Any]) -> None:
-        self.session.answer(self.op, self.request_id, body)
+        self.connection.answer(self.op, self.request_id, body)
 
     def refuse(self, error: TopicdError) -> None:
-        self.session.refused(self.request_id, error)
+        self.connection.refused(self.request_id, error)
 
     def done(self, body: dict[str, Any] | None, error: TopicdError | None) -> None:
         """For what is answered later: the answer, or why there is none."""

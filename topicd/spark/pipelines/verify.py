@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from topicd.client.client import Client
-from topicd.client.topics import TopicState
+from topicd.client.blocking.client import Client
+from topicd.client.core.answers import TopicState
 from topicd.errors import StorageCorrupt
 from topicd.spark.pipelines.manifest import ArchivedTopic, Part
 from topicd.spark.pipelines.parts import Row, check_part, check_size, live_rows, read_rows

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topicd.client.topics import TopicState
+from topicd.client.core.answers import TopicState
 from topicd.spark.pipelines import place
 from topicd.spark.pipelines.parts import checksum, sync_file
 from topicd.spark.pipelines.report import Progress, Report

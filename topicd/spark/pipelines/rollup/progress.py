@@ -10,8 +10,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from topicd.client.client import Client
-from topicd.client.topics import TopicState
+from topicd.client.blocking.client import Client
+from topicd.client.core.answers import TopicState
 from topicd.errors import Conflict, FormatError
 from topicd.limits import FETCH_RECORDS_MAX
 from topicd.model import GapReason

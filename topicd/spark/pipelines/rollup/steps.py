@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from topicd.client.client import Client
-from topicd.client.records import Record
+from topicd.client.blocking.client import Client
+from topicd.client.core.records import Record
 from topicd.client.staging.plan import Staged
 from topicd.client.staging.stages import Stages
 from topicd.errors import Conflict
