@@ -1,7 +1,7 @@
 """The topics of one shard: by name and by id, how they come into being, change and go.
 
 Promise: a change answers only after its control frame is stored as the topic's class demands; a change that could
-not be stored leaves everything as it was.
+not be stored leaves everything as it was, and one that comes while its topic is being born is made after that.
 """
 
 from __future__ import annotations
@@ -162,6 +162,25 @@ class Catalog:
         self.by_id[topic.id] = topic
 
     # ---- change ----
+
+    def configure_unborn(self, name: str, fields: Any, done: Done) -> bool:
+        """A change of a topic that somebody else is creating: made as soon as there is one. False: nobody is."""
+        waiting = self._creating.get(name)
+        if waiting is None:
+            return False
+        TopicConfig.from_fields(fields)  # what no topic could be is refused at once
+
+        def born(topic: Topic | None, error: TopicdError | None) -> None:
+            if topic is None:
+                done(None, error)
+                return
+            try:
+                self.configure(topic, fields, done)
+            except TopicdError as exc:
+                done(None, exc)
+
+        waiting.append(born)
+        return True
 
     def configure(self, topic: Topic, fields: Any, done: Done) -> None:
         """A change builds on the one before it, stored or still under way."""
