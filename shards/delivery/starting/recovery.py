@@ -80,8 +80,9 @@ class Recovery:
 
     def run(self, progress: Progress, live_ends: dict[int, int]) -> Recovered:
         """live_ends: for a WAL shard that is running, up to which LSN its files hold whole groups."""
-        entries, self._settled = load_entries(self._place, self._note_damage)
-        for entry in entries:
+        entries, self._settled = load_entries(self._place, self._note_damage, lambda: progress(0, "snapshots"))
+        for number, entry in enumerate(entries):
+            progress(5 * number / len(entries), "snapshots")
             self._catalog.add(topic_of(entry, wal_shard(entry.id, self._place.wal_shards)))
             self._holes.heads[entry.id] = entry.head
         progress(5, "snapshots")
@@ -144,7 +145,8 @@ class Recovery:
                 self._replay_group(chunk.path, chunk.view, group, mine=shard % place.delivery_shards == place.index)
             done += len(chunk.groups)
             progress(20 + 75 * done / total, "replay")
-            self._rounds.relieve()
+            for _ in self._rounds.relieve():
+                progress(20 + 75 * done / total, "replay")
 
     def _read_log(self, shard: int, up_to: int | None) -> list[LogChunk]:
         """A running WAL shard may have recycled a file between the listing and the reading: then look again."""
