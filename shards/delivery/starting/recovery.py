@@ -109,9 +109,7 @@ class Recovery:
 
     def _load_topic(self, topic: Topic) -> None:
         directory, contents = self._place.data.topic(topic.id), topic.contents
-        if not self._place.fs.exists(directory):
-            return
-        loaded = load_segments(self._place.fs, directory)
+        loaded = load_segments(self._place.fs, directory)  # one that has none has no directory
         contents.segments = loaded.segments
         contents.marks = loaded.marks
         self._holes.cuts[topic.id] = loaded.cuts
