@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -211,7 +211,7 @@ class Tombstone:
     head_seq: int
 
     def to_wire(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _NAMES}
+        return asdict(self)
 
     @classmethod
     def from_wire(cls, body: dict[str, Any]) -> Tombstone:

@@ -108,7 +108,7 @@ class Recovery:
             finish_deletes(self._place.fs, self._place.data.topics)
 
     def _load_topic(self, topic: Topic) -> None:
-        directory, contents = self._place.data.topic(topic.id), topic.contents
+        directory, contents = self._place.topic_dir(topic.id), topic.contents
         loaded = load_segments(self._place.fs, directory)  # one that has none has no directory
         contents.segments = loaded.segments
         contents.marks = loaded.marks

@@ -154,6 +154,7 @@ def test_one_that_stands_still_and_says_nothing_is_killed(family: Family) -> Non
 
 def test_heartbeats_are_fresh_only_while_everybody_lives(family: Family) -> None:
     assert family.heartbeats_fresh(101.0)
+    wait_for(lambda: not any([child.works() for child in family.children]), "their sleep")
     assert not family.heartbeats_fresh(100.0 + BOOT_GRACE_S + 6)
     wait_for(lambda: all(child.reap() for child in family.children), "the silent to be killed")
     family.reap(102.0, lambda kind: True)
