@@ -150,7 +150,7 @@ class Rounds:
                 await under_way
         backlog = self._backlog
         for _ in range(3):
-            more = backlog.dirty or backlog.unmarked or backlog.direct
+            more = bool(backlog.dirty or backlog.unmarked or backlog.direct)
             while more and not self._wal_sync.wal_is_away:
                 self._round = asyncio.ensure_future(self._run_round(full=True), loop=self._loop)
                 await self._round
