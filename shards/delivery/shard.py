@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import ssl
 from pathlib import Path
@@ -54,6 +55,7 @@ class DeliveryShard:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._progress_due = 0.0
+        self._parent = os.getppid()
         self._doors: list[Door] = []
         self._stop = asyncio.Event()
         self._wal_ready = asyncio.Event()
@@ -240,9 +242,9 @@ class DeliveryShard:
             door.close()
         self._descriptors.close()
         deadline = parts.loop.time() + _DRAIN_S
-        while self._under_way and parts.loop.time() < deadline:
+        while self._under_way and not self._wal_is_away and parts.loop.time() < deadline:
             await asyncio.sleep(0.005)
-        parts.wal_sync.wal_is_away = not all(outlet.idle for outlet in parts.outlets)
+        parts.wal_sync.wal_is_away = self._wal_is_away or not all(outlet.idle for outlet in parts.outlets)
         for topic in parts.catalog.by_name.values():
             if not topic.policy.logged:
                 topic.seqs.reserved = topic.seqs.visible  # nothing more is given out, and the last snapshot says so
@@ -251,6 +253,11 @@ class DeliveryShard:
         await asyncio.sleep(0)
         # The other one belongs to the supervisor, which may start a successor on it.
         unixsock.remove(self._shard.run.history_socket(self._shard.boot.index))
+
+    @property
+    def _wal_is_away(self) -> bool:
+        """Has a WAL shard left that nobody will replace? The next start waits for us: rings and log hold everything."""
+        return os.getppid() != self._parent and any(outlet.wal_has_left for outlet in self._parts.outlets)
 
     @property
     def _under_way(self) -> bool:
