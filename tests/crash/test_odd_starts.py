@@ -92,6 +92,8 @@ def test_a_directory_in_the_place_of_a_file_is_no_traceback(made: Path, tmp_path
         assert "Traceback" not in log, log
         assert daemon.running or path.name in log or "failed" in log
     finally:
+        if kind == "LOCK":
+            path.rmdir()
         daemon.close()
 
 
