@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from topicd.limits import KIB
 from topicd.paths import topic_dir_name
-from topicd.shards.runtime import Shard
+from topicd.shards.process.runtime import Shard
 
 _DIRS_KEPT = 8_192
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def in_slices(items: Iterable[T], do: Callable[[T], object]) -> Iterator[None]:
-    """Do it for each; yields whenever a slice of time is used up. What the items come from must not change meanwhile."""
+    """Do it for each; yields whenever a slice of time is used up. The items do not change meanwhile."""
     until = time.monotonic() + SLICE_S
     for item in items:
         do(item)

@@ -1,5 +1,5 @@
-"""Starts that find the machine or the directory in a state that nobody planned: each serves, or ends with a line that says
-why; none ends with a traceback, and none touches what is not its own."""
+"""Starts that find the machine or the directory in a state that nobody planned: each serves, or ends with a line that
+says why; none ends with a traceback, and none touches what is not its own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ def outcome(daemon: Daemon) -> str:
     """Until it serves or has left; its log."""
     daemon.start()
     wait_until(
-        lambda: not daemon.running
-        or all(row["state"] == "serving" for row in (daemon.try_status() or {"processes": [{"state": ""}]})["processes"]),
+        lambda: (
+            not daemon.running
+            or all(
+                row["state"] == "serving"
+                for row in (daemon.try_status() or {"processes": [{"state": ""}]})["processes"]
+            )
+        ),
         "an outcome",
     )
     return daemon.log

@@ -101,7 +101,7 @@ class Scale:
         self._ping("ping while idle", lambda: time.sleep(IDLE_S), most=50.0)
         self._ping("ping while every topic is written and checkpointed", self._write_and_checkpoint)
         self._note("list all", self._check)
-        self._note("clean stop", lambda: self._stopped(), unit="s")
+        self._note("clean stop", self._stopped, unit="s")
         self._note("start after a clean stop", self._start, unit="s", most=20.0)
         self._ping("ping while idle after a start", lambda: time.sleep(IDLE_S), most=50.0)
         self._write()

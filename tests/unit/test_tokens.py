@@ -61,7 +61,9 @@ def test_consumers_need_a_right_of_their_own_which_reading_is_not() -> None:
     with pytest.raises(Forbidden, match="token 'a' has no consume right"):
         Rights("a", frozenset({"read", "write"})).require("consume", "orders")
     Rights("a", frozenset({"consume"})).require("consume", "orders")
-    consuming = {REQUESTS[op].RIGHT for op in (Op.CONSUMER_OPEN, Op.CONSUMER_ACK, Op.CONSUMER_RESET, Op.CONSUMER_REMOVE)}
+    consuming = {
+        REQUESTS[op].RIGHT for op in (Op.CONSUMER_OPEN, Op.CONSUMER_ACK, Op.CONSUMER_RESET, Op.CONSUMER_REMOVE)
+    }
     assert consuming == {("consume",)}
     assert {REQUESTS[op].RIGHT for op in (Op.CONSUMER_STATE, Op.CONSUMER_LIST)} == {("read",)}
 

@@ -14,13 +14,17 @@ from topicd.shards.delivery.sessions.call import Call, operation
 def hello(call: Call, want: Hello) -> None:
     check_version(want.version)
     place, connections, connection = call.shard.place, call.shard.connections, call.connection
-    if connection.guest is not None and not connection.greeted:
+    if connection.needs_token and not connection.greeted:
+        guest = connection.guest
         try:
-            connections.authorize(connection, connection.guest, want.token)
+            connection.rights = connections.authorize(want.token)
         except Unauthorized as exc:
-            delay = connections.strangers.delay(connection.guest.address)
-            connection.turn_away(call.request_id, exc, delay)
+            if guest is None:
+                raise
+            connection.turn_away(call.request_id, exc, connections.strangers.delay(guest.address))
             return
+        if guest is not None:
+            connections.strangers.leave(guest)
     connection.greeted = True
     call.answer(
         {

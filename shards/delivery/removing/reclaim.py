@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from contextlib import suppress
 
 from topicd.errors import StorageCorrupt
 from topicd.shards.delivery.place import Place
@@ -35,6 +37,8 @@ class Reclaimer:
         self._backlog = backlog
         self._segments = segments
         self.urgent = False  # there may be something to give back: a snapshot is worth its price
+        # Segments that have left their topic and whose files are still there.
+        self._leaving: deque[tuple[Topic, list[int]]] = deque()
 
     def look(self) -> Iterator[None]:
         """Is it urgent? In slices."""
@@ -47,7 +51,7 @@ class Reclaimer:
         yield from in_slices(list(self._backlog.reclaimable.values()), look)
         self.urgent = bool(found)
 
-    def plan(self, found: list[tuple[Topic, list[int]]]) -> Iterator[None]:
+    def plan(self) -> Iterator[None]:
         """Segments that the next snapshot allows to drop. They leave the topic now; their files go after it. In
         slices."""
         self.urgent = False
@@ -59,17 +63,22 @@ class Reclaimer:
                 self._segments.drop(topic, info.first_seq)
             topic.contents.forget_gone(topic.floors.earliest, topic.seqs.head)
             if dead:
-                found.append((topic, [info.first_seq for info in dead]))
-            elif not _half_dead(topic):
+                self._leaving.append((topic, [info.first_seq for info in dead]))
+            elif not _half_dead(topic) and not topic.contents.unmarked:
                 self._backlog.reclaimable.pop(topic.id, None)
 
         yield from in_slices(list(self._backlog.reclaimable.values()), plan)
 
-    async def run(self, dropping: list[tuple[Topic, list[int]]]) -> None:
+    async def run(self) -> None:
+        """The snapshot that follows the plan is durable. What fails here goes after the next one: a disk that was full
+        for a moment is not full for ever."""
         place = self._place
-        for topic, first_seqs in dropping:
+        while self._leaving:
+            topic, first_seqs = self._leaving[0]
             directory = place.topic_dir(topic.id)
-            await self._loop.run_in_executor(self._pool, drop_segments, place.fs, directory, first_seqs)
+            with suppress(FileNotFoundError):  # the topic was deleted since
+                await self._loop.run_in_executor(self._pool, drop_segments, place.fs, directory, first_seqs)
+            self._leaving.popleft()
         budget = _REWRITES_PER_ROUND
         for topic in list(self._backlog.reclaimable.values()):
             for info in _half_dead(topic)[:budget]:

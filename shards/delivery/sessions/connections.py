@@ -8,11 +8,11 @@ import socket
 
 from topicd.clock import SystemClock
 from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, Unauthorized
-from topicd.ipc.unixsock import peer_credentials
+from topicd.ipc.protocol.unixsock import peer_credentials
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.sessions.connection import Connection
-from topicd.shards.delivery.sessions.strangers import PATIENCE_S, Guest, Strangers
-from topicd.tokens import TokenFile
+from topicd.shards.delivery.sessions.strangers import PATIENCE_S, Strangers
+from topicd.tokens import Rights, TokenFile
 
 _STALLED_MESSAGE_S = 30.0
 _SLOWEST_BYTES_S = 1 << 20  # a long message may take longer, if it comes at this pace
@@ -29,7 +29,7 @@ class Connections:
 
     def admit(self, connection: Connection, sock: socket.socket) -> TopicdError | None:
         limit = self._place.settings.max_connections
-        local = connection.guest is None
+        local = sock.family == socket.AF_UNIX
         if (len(self.open) - self._remote if local else self._remote) >= limit:
             return Throttled(f"{limit} connections are open already", limit="max_connections", retry_after_ms=1_000)
         if local:
@@ -50,16 +50,15 @@ class Connections:
         if connection.guest is not None:
             self.strangers.leave(connection.guest)
 
-    def authorize(self, connection: Connection, guest: Guest, secret: str | None) -> None:
-        """Give a connection that no user id vouches for its rights."""
+    def authorize(self, secret: str | None) -> Rights:
+        """The rights of a connection that no user id vouches for."""
         if self.tokens is None:
             raise Unauthorized("this daemon knows no tokens")
         try:
-            connection.rights = self.tokens.authorize(secret, SystemClock().now_ms())
+            return self.tokens.authorize(secret, SystemClock().now_ms())
         except Unauthorized as exc:
             self.strangers.say(exc.message)
             raise
-        self.strangers.leave(guest)
 
     def close_stalled(self) -> None:
         """Once a second."""

@@ -1,5 +1,5 @@
-"""Connections from other machines, accepted one by one. Promise: one is counted from the moment it is accepted, through the
-handshake of TLS, until it has shown a valid token; one too many is closed before it costs anything, and a lack of
+"""Connections from other machines, accepted one by one. Promise: one is counted from the moment it is accepted, through
+the handshake of TLS, until it has shown a valid token; one too many is closed before it costs anything, and a lack of
 descriptors ends nothing.
 """
 
@@ -84,9 +84,7 @@ class Door:
             return cast(asyncio.BaseProtocol, self._session(guest))
 
         try:
-            await self._loop.connect_accepted_socket(
-                session, sock, ssl=self._context, ssl_handshake_timeout=patience
-            )
+            await self._loop.connect_accepted_socket(session, sock, ssl=self._context, ssl_handshake_timeout=patience)
         except (OSError, EOFError, asyncio.CancelledError):  # ssl.SSLError and TimeoutError are OSErrors
             self._strangers.leave(guest)
             sock.close()

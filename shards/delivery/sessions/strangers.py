@@ -1,6 +1,6 @@
-"""Those on TCP that have not shown a valid token yet. Promise: they are few, in all and from one address; they do not stay;
-whoever guesses tokens gets ever slower answers; and what they do fills no log. Who is known, and who comes from this
-machine, notices nothing of them.
+"""Those on TCP that have not shown a valid token yet. Promise: they are few, in all and from one address; they do not
+stay; whoever guesses tokens gets ever slower answers; and what they do fills no log. Who is known, and who comes from
+this machine, notices nothing of them.
 """
 
 from __future__ import annotations

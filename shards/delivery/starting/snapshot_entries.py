@@ -26,7 +26,7 @@ class Settled(NamedTuple):
 
 
 def load_entries(
-    place: Place, note_damage: Callable[[str], None], alive: Callable[[], None]
+    place: Place, note_damage: Callable[[str], None], alive: Callable[[], None] = lambda: None
 ) -> tuple[list[TopicEntry], list[Settled]]:
     """One of ours of this run says all; before the first of them, those of all shards of earlier runs do. alive: called
     often meanwhile."""

@@ -2,8 +2,8 @@
 its own copy.
 
 The threads get bytes and paths; every change of state happens in the shard's own thread, when they are done. A full
-checkpoint goes through the topics in rounds of so many at most, each planned, stored and applied by itself: however many
-topics there are, requests are served in between.
+checkpoint goes through the topics in rounds of so many at most, each planned, stored and applied by itself: however
+many topics there are, requests are served in between.
 """
 
 from __future__ import annotations

@@ -98,8 +98,7 @@ class Snapshots:
         self._backlog.metadata_changed = False
         self._direct.stored_bytes = 0
         self._taken_at = place.clock.monotonic()
-        dropping: list[tuple[Topic, list[int]]] = []
-        await spread(self._reclaimer.plan(dropping))
+        await spread(self._reclaimer.plan())
         body = self._head()
         await spread(self._add_topics(body["topics"]))
         siblings = [place.data.snapshots(index) for index in range(place.delivery_shards)]
@@ -113,7 +112,7 @@ class Snapshots:
             self._told = ""
             self._marks = [*self._marks[-1:], marks]
             self._publish_absorbed()
-            await self._reclaimer.run(dropping)
+            await self._reclaimer.run()
         except (OSError, TopicdError) as exc:
             self.failures += 1
             self._backlog.metadata_changed = True

@@ -142,7 +142,9 @@ def test_one_that_works_and_says_nothing_is_not_killed_before_it_must_be_lost(fa
 def test_one_that_stands_still_and_says_nothing_is_killed(family: Family) -> None:
     still, other = family.children
     for child in (still, other):
-        StatsPage.attach(family._resources.identity.instance, child.name).publish({"pid": child.pid, "heartbeat": 100.0})
+        StatsPage.attach(family._resources.identity.instance, child.name).publish(
+            {"pid": child.pid, "heartbeat": 100.0}
+        )
     still.kill(signal.SIGSTOP)
     wait_for(lambda: not still.works(), "it to stand still")
     StatsPage.attach(family._resources.identity.instance, other.name).publish({"pid": other.pid, "heartbeat": 106.0})
@@ -154,7 +156,7 @@ def test_one_that_stands_still_and_says_nothing_is_killed(family: Family) -> Non
 
 def test_heartbeats_are_fresh_only_while_everybody_lives(family: Family) -> None:
     assert family.heartbeats_fresh(101.0)
-    wait_for(lambda: not any([child.works() for child in family.children]), "their sleep")
+    wait_for(lambda: {child.works() for child in family.children} == {False}, "their sleep")
     assert not family.heartbeats_fresh(100.0 + BOOT_GRACE_S + 6)
     wait_for(lambda: all(child.reap() for child in family.children), "the silent to be killed")
     family.reap(102.0, lambda kind: True)

@@ -57,7 +57,7 @@ def test_what_can_never_fit_is_a_wrong_setting(made: Memory, monkeypatch: pytest
     real = os.statvfs(paths.SHM_DIR)
     small = os.statvfs_result((*real[:2], MIB // real.f_frsize, *real[3:]))
     monkeypatch.setattr(os, "statvfs", lambda path: small)
-    with pytest.raises(ConfigError, match="/dev/shm has 1 MiB in all; 2 x 3 rings of 2MiB and a page .* need 13 MiB"):
+    with pytest.raises(ConfigError, match=r"/dev/shm has 1 MiB in all; 2 x 3 rings of 2MiB and a page .* need 13 MiB"):
         made.create()
     assert shm.names_of(made.instance) == []
 
@@ -76,7 +76,7 @@ def test_what_does_not_fit_now_is_refused_and_leaves_nothing(
         real(fd, offset, size)
 
     monkeypatch.setattr(os, "posix_fallocate", fallocate)
-    with pytest.raises(OSError, match="/dev/shm has .* MiB free; 2 x 3 rings") as caught:
+    with pytest.raises(OSError, match=r"/dev/shm has .* MiB free; 2 x 3 rings") as caught:
         made.create()
     assert caught.value.errno == errno.ENOSPC
     assert shm.names_of(made.instance) == []
