@@ -44,7 +44,7 @@ class ChannelCore(Protocol):
     def send_message(
         self, fd: int, state: Buffer, payload: Buffer, memory: Buffer | None, value_at: int, signal_at: int, /
     ) -> int:
-        """Write the message at the state's end, move the end, publish it if a memory is given. 0: cut, full, too large."""
+        """Write the message at the state's end, move the end, publish it if memory is given. 0: cut, full, large."""
         ...
 
     def split_messages(self, buffer: Buffer, start: int, end: int, base: int, most: int, limit: int, /) -> Split:

@@ -22,6 +22,7 @@ from topicd.filechannel.errors import ChannelClosed, InUse, OffsetDamaged
 from topicd.filechannel.layout import offset_path
 from topicd.filechannel.lock import try_own
 from topicd.filechannel.offsets import OffsetFile, create_position, read_position
+from topicd.filechannel.page import Page
 from topicd.filechannel.place import Place
 from topicd.filechannel.reading import Reading
 from topicd.filechannel.receiver import Receiver
@@ -119,6 +120,10 @@ class FileChannel(Generic[T]):
     @property
     def directory(self) -> Path:
         return self._place.directory
+
+    @property
+    def page(self) -> Page:
+        return self._place.page
 
     @property
     def channel_id(self) -> bytes:

@@ -231,6 +231,11 @@ class Receiver(Generic[T]):
             handed = len(self._ends) - len(self._ready)
             return self._ends[handed - 1] if handed else self._position.offset
 
+    @property
+    def next_offset(self) -> int:
+        """Something published behind it is new here."""
+        return self._reading.offset
+
     def wake(self) -> None:
         self._page.wake(WRITTEN_AT)
 
