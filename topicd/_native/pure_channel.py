@@ -88,7 +88,7 @@ def send_message(
     most = min(pure.load(words, MOST_AT), 0xFFFFFFFF)
     if end >= pure.load(words, CUT_AT) or len(view) > most or end + size > pure.load(words, FULL_AT):
         return 0
-    position = end - pure.load(words, SHIFT_AT)
+    position = (end - pure.load(words, SHIFT_AT)) % 2**64
     rest = memoryview(b"".join((_HEAD.pack(len(view), _checksum(len(view), view)), view)))
     while rest:
         done = os.pwrite(fd, rest, position)

@@ -78,8 +78,9 @@ class Collector:
         for segment in segments:
             self._place.fs.unlink(segment_path(directory, segment.segment_id), missing_ok=True)
             self._place.fs.unlink(segment_path(directory, segment.segment_id, PACKED_SUFFIX), missing_ok=True)
-        gone = {segment.segment_id for segment in segments}
-        self.sealed = [segment for segment in self.sealed if segment.segment_id not in gone]
+            # Durably before the next: a power loss that brings back an older one would make a hole.
+            self._place.fs.sync_dir(directory)
+            self.sealed = [known for known in self.sealed if known.segment_id != segment.segment_id]
 
     def drop_oldest(self) -> bool:
         """Remove the oldest sealed segment, read or not. False: there is none."""

@@ -50,7 +50,7 @@ class Reading:
                     gap = self._locate(published)
                     if gap is not None:
                         return gap
-                elif self.offset < self._end():
+                elif self.offset < self._end(published):
                     return self._read(self._segment, min(published, self._known_end))
                 else:
                     gap = self._advance(self._segment, published)
@@ -87,8 +87,9 @@ class Reading:
         if segment is not None:
             segment.close()
 
-    def _end(self) -> int:
-        if self._segment is not None and self.offset >= self._known_end:
+    def _end(self, published: int) -> int:
+        """Of the file that is written, only what lies below `published` is sure to stay."""
+        if self._segment is not None and self._known_end < published:
             self._known_end = self._segment.end()
         return self._known_end
 
@@ -172,7 +173,7 @@ class Reading:
             if begin > self.offset:
                 return self._missing(begin)
         # What was published may still have gone into this file after its size was asked for.
-        return None if self.offset < self._end() else self._missing(published)
+        return None if self.offset < self._end(published) else self._missing(published)
 
     def _missing(self, end: int) -> Gap | None:
         if self._place.dropped() >= end:

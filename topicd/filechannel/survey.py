@@ -10,6 +10,7 @@ when the power failed, and so is everything behind it; that is cut as well, and 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ class Segment:
     packed: bool
     file_bytes: int
     synced: bool = False
+    headless: bool = False  # nothing in it can be believed
 
 
 class Damage(NamedTuple):
@@ -81,6 +83,10 @@ def look(fs: Fs, directory: Path, published: int | None = None) -> Survey:
     found = Survey()
     for name, path in _files(fs, directory, found):
         _add(fs, found, name, path)
+    while found.segments and found.segments[-1].headless and found.segments[-1].file_bytes <= HEADER_BYTES:
+        # Created, and the power went before its header was there: no message can be in it.
+        unborn = found.segments.pop()
+        found.leftovers.append(segment_path(directory, unborn.segment_id, PACKED_SUFFIX if unborn.packed else ""))
     _close_ranks(found)
     if found.segments and not found.segments[-1].packed:
         _look_at_tail(fs, directory, found, published)
@@ -118,14 +124,10 @@ def _header(fs: Fs, path: Path, segment_id: int) -> Header | None:
 def _add(fs: Fs, found: Survey, segment_id: int, path: Path) -> None:
     size = fs.size(path)
     header = _header(fs, path, segment_id)
-    if header is None and size <= HEADER_BYTES and segment_id == found.next_id - 1:
-        # Created, and the power went before the header was there: no message can be in it.
-        found.leftovers.append(path)
-        return
     if header is None:
         at = found.end
-        found.segments.append(Segment(segment_id, at, at + max(size - HEADER_BYTES, 0), False, size))
-        found.damage.append(Damage(at, found.end, f"the header of {path.name} is damaged"))
+        end = at + max(size - HEADER_BYTES, 0)
+        found.segments.append(Segment(segment_id, at, end, path.suffix == PACKED_SUFFIX, size, headless=True))
         return
     packed = header.end is not None
     end = header.end if header.end is not None else header.begin + size - HEADER_BYTES
@@ -137,24 +139,24 @@ def _add(fs: Fs, found: Survey, segment_id: int, path: Path) -> None:
 
 def _close_ranks(found: Survey) -> None:
     """Each segment begins where the one before ends; what is missing between them is damage."""
-    for before, after in zip(found.segments, found.segments[1:], strict=False):
-        if before.end < after.begin:
+    for before, after in pairwise(found.segments):
+        if before.end > after.begin or before.headless:
+            # Without a header its size says little; else bytes lie behind the end that nobody published.
+            before.end = after.begin
+        elif before.end < after.begin:
             missing = after.segment_id - before.segment_id - 1
             what = f"{missing} segment files are missing" if missing else f"segment.{before.segment_id} is too short"
             found.damage.append(Damage(before.end, after.begin, what))
-        elif before.end > after.begin:
-            # A header that cannot be read left the end open; or bytes behind the end that nobody published.
-            found.damage = [
-                Damage(lost.begin, min(lost.end, after.begin), lost.reason) if lost.begin >= before.begin else lost
-                for lost in found.damage
-            ]
-            before.end = after.begin
+    for segment in found.segments:
+        if segment.headless:
+            reason = f"the header of segment.{segment.segment_id} is damaged"
+            found.damage.append(Damage(segment.begin, segment.end, reason))
 
 
 def _look_at_tail(fs: Fs, directory: Path, found: Survey, published: int | None) -> None:
     last = found.segments[-1]
-    if any(lost.begin <= last.begin < lost.end for lost in found.damage):
-        return  # nothing in it can be believed
+    if last.headless:
+        return
     found.appendable = True
     path = segment_path(directory, last.segment_id)
     file = fs.open(path)

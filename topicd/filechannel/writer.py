@@ -159,7 +159,9 @@ class Writer:
         self._cut = active.begin + max(self._settings.cut_bytes - HEADER_BYTES, 1)
         self._full = MAX_U64
         if self._settings.max_bytes is not None:
-            self._full = active.begin + max(self._settings.max_bytes - self.collector.bytes() - HEADER_BYTES, 0)
+            # With room for the header of the next segment.
+            room = self._settings.max_bytes - self.collector.bytes() - 2 * HEADER_BYTES
+            self._full = active.begin + max(room, 0)
         self._store(SHIFT_AT, active.begin - HEADER_BYTES)
         self._store(FULL_AT, self._full)
         self._store(MOST_AT, MAX_MESSAGE)
@@ -334,7 +336,7 @@ class Writer:
 
     def _make_room(self, active: Active, size: int) -> bool:
         limit = self._settings.max_bytes or 0
-        if size > limit - 2 * HEADER_BYTES:
+        if size > limit - 3 * HEADER_BYTES:
             raise RecordTooLarge(f"a message of {size - MESSAGE_HEAD} bytes does not fit in max_bytes {limit}")
         self.collector.collect()
         self._set_limits()

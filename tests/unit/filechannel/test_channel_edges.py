@@ -358,9 +358,10 @@ from topicd.filechannel import FileChannel
 mode = sys.argv[2]
 channel = FileChannel(sys.argv[1], durability=mode, segment_bytes=4096)
 sender = channel.sender()
-number, done, stopped, begun = 0, [], False, threading.Event()
+number, done, stopped, begun = 0, [], False, []
 def annoy():
-    begun.wait()
+    while not begun:
+        time.sleep(0.001)
     while not stopped:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.0003)
@@ -368,7 +369,7 @@ threading.Thread(target=annoy, daemon=True).start()
 end = time.monotonic() + 1.5
 while time.monotonic() < end:
     try:
-        begun.set()
+        begun.append(1)
         while time.monotonic() < end:
             number += 1
             if number % 3:
