@@ -36,6 +36,8 @@ VERBS = {
     "segment": Lazy("topicd.cli.offline_segment:segment", "Look into segment files and verify them."),
     "snapshot": Lazy("topicd.cli.offline_snapshot:snapshot", "Look at metadata snapshots."),
     "fsck": Lazy("topicd.cli.offline_fsck:fsck", "Check and repair a data directory, daemon stopped."),
+    "filechannel": Lazy("topicd.cli.filechannel:filechannel", "Look into embedded file channels, compact them."),
+    "import": Lazy("topicd.cli.imports:import_", "Publish the messages of a file channel to a topic."),
     "stages": Lazy("topicd.cli.stages:stages", "List, finish and drop what writers have staged."),
     "pipeline": Lazy("topicd.cli.pipeline:pipeline", "Run Spark jobs over topics: archive, restore, audit."),
     "token": Lazy("topicd.cli.token:token", "Make, list and revoke tokens for other machines."),

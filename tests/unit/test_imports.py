@@ -49,7 +49,8 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.shards.delivery": ("topicd.shards.runtime", "topicd.shards.linger", *STORAGE, *DISK, *IPC, *VOCABULARY),
     "topicd.filechannel": (*DISK, *VOCABULARY),
     "topicd.supervisor": (*IPC, *DISK, *VOCABULARY),
-    "topicd.client": ("topicd.ipc.protocol", "topicd.ipc.unixsock", *VOCABULARY),
+    # A spool is a file channel.
+    "topicd.client": ("topicd.filechannel", "topicd.ipc.protocol", "topicd.ipc.unixsock", *VOCABULARY),
     "topicd.aio": ("topicd.client", *VOCABULARY),
     "topicd.bench": ("topicd.client", "topicd.aio", *VOCABULARY),
     "topicd.spark": ("topicd.client", *VOCABULARY),
@@ -61,6 +62,8 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.spark.pipelines.__main__": ("topicd.cli.main",),
     "topicd.cli": ("topicd.client", "topicd.ipc.protocol", *VOCABULARY),
     "topicd.cli.bench": ("topicd.bench", "topicd.client", "topicd.cli", *VOCABULARY),
+    "topicd.cli.filechannel": ("topicd.cli", "topicd.filechannel", *VOCABULARY),
+    "topicd.cli.imports": ("topicd.cli", "topicd.client", "topicd.filechannel", *VOCABULARY),
     "topicd.cli.pipeline": ("topicd.cli", "topicd.spark", *VOCABULARY),
     # The file of tokens: written by the command line, read by the daemon.
     "topicd.cli.tokenfile": (*DISK, *VOCABULARY),

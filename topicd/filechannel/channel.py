@@ -18,6 +18,7 @@ from topicd.disk.fs import Fs
 from topicd.errors import InvalidRequest
 from topicd.filechannel.chores import Chores
 from topicd.filechannel.codecs import Codec, CodecName, codec_of
+from topicd.filechannel.compressing import candidates, compress
 from topicd.filechannel.errors import ChannelClosed, InUse, OffsetDamaged
 from topicd.filechannel.layout import offset_path
 from topicd.filechannel.lock import try_own
@@ -29,7 +30,7 @@ from topicd.filechannel.receiver import Receiver
 from topicd.filechannel.sender import Sender
 from topicd.filechannel.settings import MAX_UNACKED, Options, settings_of
 from topicd.filechannel.stats import ReceiverStats, Stats
-from topicd.filechannel.survey import Damage, look
+from topicd.filechannel.survey import Damage, Segment, look
 from topicd.filechannel.writer import Writer
 
 T = TypeVar("T")
@@ -272,6 +273,20 @@ class FileChannel(Generic[T]):
         self._writing()
         if self._chores is not None:
             self._chores.turn()
+
+    def compress_all(self, advance: Callable[[int], None] = lambda size: None) -> tuple[int, int]:
+        """Collect, then compress every sealed segment: how many went and how many were compressed."""
+        collector = self._writing().collector
+        before = len(collector.sealed)
+        collector.collect()
+        removed = before - len(collector.sealed)
+        fs, directory = self._place.fs, self._place.directory
+        packed = sum(compress(fs, directory, collector, segment, advance) for segment in candidates(collector, keep=0))
+        return removed, packed
+
+    def sealed(self) -> list[Segment]:
+        """The segments that nothing is written to any more, oldest first."""
+        return list(self._writing().collector.sealed)
 
     @property
     def damage(self) -> list[Damage]:

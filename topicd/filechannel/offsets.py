@@ -2,7 +2,7 @@
 before it; a slot that fails its checksum gives way to the other, which may repeat messages and never skips one.
 
 One slot rewritten in place could be torn and leave nothing; a file written beside and renamed would cost two syncs for
-each acknowledgement. Two slots in two sectors cost one write of 28 bytes, and one sync where syncs are wanted.
+each acknowledgement. Two slots in two sectors cost one write of 36 bytes, and one sync where syncs are wanted.
 
       0  slot of even generations        512  slot of odd generations
 
@@ -10,7 +10,8 @@ each acknowledgement. Two slots in two sectors cost one write of 28 bytes, and o
       4  u32  flags       1 temporary: goes when its process has gone
       8  u64  generation  the higher one counts
      16  u64  offset
-     24  u32  crc32       over the 24 bytes before
+     24  u64  value       what its owner keeps beside it; 0 for receivers
+     32  u32  crc32       over the 32 bytes before
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _BODY = struct.Struct(
     "I"  # flags
     "Q"  # generation
     "Q"  # offset
+    "Q"  # value
 )
 _CRC = struct.Struct(">I")
 SLOT_BYTES = _BODY.size + _CRC.size
@@ -43,6 +45,7 @@ class Slot(NamedTuple):
     flags: int
     generation: int
     offset: int
+    value: int = 0
 
 
 class Position(NamedTuple):
@@ -50,10 +53,11 @@ class Position(NamedTuple):
     generation: int
     temporary: bool
     damaged_slots: int  # 0 or 1
+    value: int = 0
 
 
 def pack_slot(slot: Slot) -> bytes:
-    body = _BODY.pack(_MAGIC, slot.flags, slot.generation, slot.offset)
+    body = _BODY.pack(_MAGIC, slot.flags, slot.generation, slot.offset, slot.value)
     return body + _CRC.pack(core.crc32(body, 0))
 
 
@@ -61,8 +65,8 @@ def unpack_slot(raw: bytes, at: int) -> Slot | None:
     body = raw[at : at + _BODY.size]
     if len(raw) < at + SLOT_BYTES or _CRC.unpack_from(raw, at + _BODY.size)[0] != core.crc32(body, 0):
         return None
-    magic, flags, generation, offset = _BODY.unpack(body)
-    return Slot(flags, generation, offset) if magic == _MAGIC else None
+    magic, *fields = _BODY.unpack(body)
+    return Slot(*fields) if magic == _MAGIC else None
 
 
 def read_position(fs: Fs, path: Path) -> Position:
@@ -73,7 +77,7 @@ def read_position(fs: Fs, path: Path) -> Position:
         raise OffsetDamaged(f"{path}: both slots are damaged; reset_receiver() says where to go on", path=str(path))
     newest = max(slots, key=lambda slot: slot.generation)
     temporary = bool(newest.flags & FLAG_TEMPORARY)
-    return Position(newest.offset, newest.generation, temporary, len(SLOTS_AT) - len(slots))
+    return Position(newest.offset, newest.generation, temporary, len(SLOTS_AT) - len(slots), newest.value)
 
 
 def create_position(fs: Fs, path: Path, offset: int, *, temporary: bool = False) -> None:
@@ -90,7 +94,7 @@ class OffsetFile:
         self._path = path
         self._sync = sync
         position = read_position(fs, path)
-        self.offset = position.offset
+        self.offset, self.value = position.offset, position.value
         self._generation = position.generation
         self._flags = FLAG_TEMPORARY if position.temporary else 0
         self._file: File = fs.open(path, write=True)
@@ -99,18 +103,18 @@ class OffsetFile:
     def file(self) -> File:
         return self._file
 
-    def move(self, offset: int) -> None:
+    def move(self, offset: int, value: int = 0) -> None:
         """Only forward. Before it returns the system has it, and the disk where syncs are wanted."""
         if offset < self.offset:
             raise ValueError(f"{self._path}: offset {offset} lies before {self.offset}")
         generation = self._generation + 1
-        body = _BODY.pack(_MAGIC, self._flags, generation, offset)
+        body = _BODY.pack(_MAGIC, self._flags, generation, offset, value)
         self._file.pwrite((body, _CRC.pack(core.crc32(body, 0))), SLOTS_AT[generation & 1])
         if self._sync:
             self._file.sync_data()
         # An interrupt between these lines is harmless: the same slot is written again.
         self._generation = generation
-        self.offset = offset
+        self.offset, self.value = offset, value
 
     def close(self) -> None:
         self._file.close()

@@ -87,8 +87,8 @@ class Place:
 
     # ---- receivers' positions ----
 
-    def positions(self) -> dict[str, Position | None]:
-        """Of all receivers, by name; None: both slots are damaged. A temporary one without a process is removed."""
+    def positions(self, *, remove: bool = True) -> dict[str, Position | None]:
+        """Of all receivers, by name; None: both slots are damaged. remove: temporary ones without a process go."""
         found: dict[str, Position | None] = {}
         for name in sorted(self.fs.listdir(self.directory)):
             receiver = parse_offset(name)
@@ -101,7 +101,7 @@ class Place:
             except OffsetDamaged:
                 found[receiver] = None
                 continue
-            if not (position.temporary and self._abandoned(self.directory / name)):
+            if not (remove and position.temporary and self._abandoned(self.directory / name)):
                 found[receiver] = position
         return found
 
