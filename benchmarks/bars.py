@@ -67,7 +67,7 @@ def judge(bar: Bar, results: Results, syncs: Mapping[str, bool | None]) -> Judge
     else:
         peer, reference, who = "", bar.against, "the limit"
     if ours is None or reference is None:
-        absent = OURS if ours is None else who
+        absent = bar.ours.peer if ours is None else who
         return Judgement(bar, Verdict.UNKNOWN, ours, reference, f"no figure of {absent}")
     if bar.durable and syncs.get(OURS) is False:
         return Judgement(bar, Verdict.MISSED, ours, reference, f"{OURS} does not sync")

@@ -123,7 +123,8 @@ class PersistSqliteQueue(OneByOne):
         from persistqueue import SQLiteAckQueue
 
         self._queue: Any = SQLiteAckQueue(str(directory))
-        for connection in (self._queue._conn, self._queue._putter):
+        connections: tuple[Any, ...] = (self._queue._conn, self._queue._putter)
+        for connection in connections:
             connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         self.put = self._queue.put
 

@@ -16,6 +16,7 @@ each acknowledgement. Two slots in two sectors cost one write of 36 bytes, and o
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -98,6 +99,7 @@ class OffsetFile:
         self._generation = position.generation
         self._flags = FLAG_TEMPORARY if position.temporary else 0
         self._file: File = fs.open(path, write=True)
+        self._raw_fd: int | None = getattr(self._file, "raw_fd", None)
 
     @property
     def file(self) -> File:
@@ -109,7 +111,10 @@ class OffsetFile:
             raise ValueError(f"{self._path}: offset {offset} lies before {self.offset}")
         generation = self._generation + 1
         body = _BODY.pack(_MAGIC, self._flags, generation, offset, value)
-        self._file.pwrite((body, _CRC.pack(core.crc32(body, 0))), SLOTS_AT[generation & 1])
+        slot, at = body + _CRC.pack(core.crc32(body, 0)), SLOTS_AT[generation & 1]
+        # The quick way; a write that took only a part is done again by the careful one.
+        if self._raw_fd is None or os.pwrite(self._raw_fd, slot, at) != SLOT_BYTES:
+            self._file.pwrite((slot,), at)
         if self._sync:
             self._file.sync_data()
         # An interrupt between these lines is harmless: the same slot is written again.
@@ -117,4 +122,5 @@ class OffsetFile:
         self.offset, self.value = offset, value
 
     def close(self) -> None:
+        self._raw_fd = None
         self._file.close()
