@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from topicd.cli.render import Output
+from topicd.cli.show.render import Output
 
 if TYPE_CHECKING:
-    from topicd.client.client import Client
+    from topicd.client.blocking.client import Client
 
 DEFAULT_TIMEOUT_S = 10.0
 

@@ -14,36 +14,36 @@ from topicd import __version__
 from topicd.cli.app import App, shared_options
 from topicd.cli.exits import CliError, Exit, as_cli_error
 from topicd.cli.groups import Group, Lazy
-from topicd.cli.render import PipeClosed
+from topicd.cli.show.render import PipeClosed
 from topicd.errors import TopicdError
 
 DEBUG_ENV = "TOPICCTL_DEBUG"
 
 VERBS = {
-    "publish": Lazy("topicd.cli.publish:publish", "Store records in a topic."),
-    "read": Lazy("topicd.cli.read:read", "Print the records of a topic."),
-    "watch": Lazy("topicd.cli.watch:watch", "Print records of topics as they are stored."),
-    "topic": Lazy("topicd.cli.topic:topic", "List, show, create, configure and delete topics."),
-    "consumer": Lazy("topicd.cli.consumer:consumer", "Read as, show, move and remove named consumers."),
-    "delete": Lazy("topicd.cli.delete:delete", "Delete records of a topic."),
-    "status": Lazy("topicd.cli.status:status", "Show how the daemon and its processes are."),
-    "shards": Lazy("topicd.cli.daemon:shards", "Show the counters of each shard."),
-    "top": Lazy("topicd.cli.top:top", "Watch rates, rings and processes live."),
-    "bench": Lazy("topicd.cli.bench:bench", "Measure the running daemon."),
-    "metrics": Lazy("topicd.cli.daemon:metrics", "Print counters as Prometheus text."),
-    "ping": Lazy("topicd.cli.daemon:ping", "Ask the daemon for a sign of life."),
-    "wal": Lazy("topicd.cli.offline_wal:wal", "Look into WAL files."),
-    "segment": Lazy("topicd.cli.offline_segment:segment", "Look into segment files and verify them."),
-    "snapshot": Lazy("topicd.cli.offline_snapshot:snapshot", "Look at metadata snapshots."),
-    "fsck": Lazy("topicd.cli.offline_fsck:fsck", "Check and repair a data directory, daemon stopped."),
-    "filechannel": Lazy("topicd.cli.filechannel:filechannel", "Look into embedded file channels, compact them."),
-    "import": Lazy("topicd.cli.imports:import_", "Publish the messages of a file channel to a topic."),
-    "stages": Lazy("topicd.cli.stages:stages", "List, finish and drop what writers have staged."),
-    "pipeline": Lazy("topicd.cli.pipeline:pipeline", "Run Spark jobs over topics: archive, restore, audit."),
-    "token": Lazy("topicd.cli.token:token", "Make, list and revoke tokens for other machines."),
-    "config": Lazy("topicd.cli.config:config", "Show and check the daemon's settings."),
-    "completion": Lazy("topicd.cli.completion:completion", "Print a shell's completion script."),
-    "version": Lazy("topicd.cli.daemon:version", "Print the version."),
+    "publish": Lazy("topicd.cli.verbs.publish:publish", "Store records in a topic."),
+    "read": Lazy("topicd.cli.verbs.read:read", "Print the records of a topic."),
+    "watch": Lazy("topicd.cli.verbs.watch:watch", "Print records of topics as they are stored."),
+    "topic": Lazy("topicd.cli.verbs.topic:topic", "List, show, create, configure and delete topics."),
+    "consumer": Lazy("topicd.cli.verbs.consumer:consumer", "Read as, show, move and remove named consumers."),
+    "delete": Lazy("topicd.cli.verbs.delete:delete", "Delete records of a topic."),
+    "status": Lazy("topicd.cli.verbs.status:status", "Show how the daemon and its processes are."),
+    "shards": Lazy("topicd.cli.verbs.daemon:shards", "Show the counters of each shard."),
+    "top": Lazy("topicd.cli.verbs.top:top", "Watch rates, rings and processes live."),
+    "bench": Lazy("topicd.cli.verbs.bench:bench", "Measure the running daemon."),
+    "metrics": Lazy("topicd.cli.verbs.daemon:metrics", "Print counters as Prometheus text."),
+    "ping": Lazy("topicd.cli.verbs.daemon:ping", "Ask the daemon for a sign of life."),
+    "wal": Lazy("topicd.cli.offline.wal:wal", "Look into WAL files."),
+    "segment": Lazy("topicd.cli.offline.segment:segment", "Look into segment files and verify them."),
+    "snapshot": Lazy("topicd.cli.offline.snapshot:snapshot", "Look at metadata snapshots."),
+    "fsck": Lazy("topicd.cli.offline.fsck:fsck", "Check and repair a data directory, daemon stopped."),
+    "filechannel": Lazy("topicd.cli.offline.filechannel:filechannel", "Look into embedded file channels, compact them."),
+    "import": Lazy("topicd.cli.verbs.import_channel:import_channel", "Publish the messages of a file channel."),
+    "stages": Lazy("topicd.cli.verbs.stages:stages", "List, finish and drop what writers have staged."),
+    "pipeline": Lazy("topicd.cli.verbs.pipeline:pipeline", "Run Spark jobs over topics: archive, restore, audit."),
+    "token": Lazy("topicd.cli.offline.token:token", "Make, list and revoke tokens for other machines."),
+    "config": Lazy("topicd.cli.verbs.config:config", "Show and check the daemon's settings."),
+    "completion": Lazy("topicd.cli.verbs.completion:completion", "Print a shell's completion script."),
+    "version": Lazy("topicd.cli.verbs.daemon:version", "Print the version."),
 }
 
 

@@ -24,7 +24,7 @@ class Stream(Protocol):
         ...
 
 
-class Chunk(NamedTuple):
+class ReadBatch(NamedTuple):
     records: list[Any]  # bytes, or (data, tag, node, meta)
     consumed: int  # bytes of input
 
@@ -32,7 +32,7 @@ class Chunk(NamedTuple):
 Parse = Callable[[bytes, int], Any]
 
 
-def whole(stream: Stream) -> Iterator[Chunk]:
+def whole(stream: Stream) -> Iterator[ReadBatch]:
     """All of the input as one record."""
     pieces: list[bytes] = []
     length = 0
@@ -45,10 +45,10 @@ def whole(stream: Stream) -> Iterator[Chunk]:
                 Exit.REFUSED,
                 "--lines stores a record per line",
             )
-    yield Chunk([b"".join(pieces)], length)
+    yield ReadBatch([b"".join(pieces)], length)
 
 
-def lines(stream: Stream, parse: Parse | None = None) -> Iterator[Chunk]:
+def lines(stream: Stream, parse: Parse | None = None) -> Iterator[ReadBatch]:
     """A record per line, without its newline; parse(line, number) makes something else of it or None."""
     rest: list[bytes] = []
     rest_len = number = 0
@@ -72,15 +72,15 @@ def lines(stream: Stream, parse: Parse | None = None) -> Iterator[Chunk]:
         yield from _chunks([b"".join(rest)], number, parse)
 
 
-def _chunks(found: list[bytes], number: int, parse: Parse | None) -> Iterator[Chunk]:
+def _chunks(found: list[bytes], number: int, parse: Parse | None) -> Iterator[ReadBatch]:
     for at in range(0, len(found), MAX_BATCH_RECORDS):
         part = found[at : at + MAX_BATCH_RECORDS]
         consumed = sum(map(len, part)) + len(part)
         if parse is None:
-            yield Chunk(part, consumed)
+            yield ReadBatch(part, consumed)
             continue
         made = (parse(line, number + at + i) for i, line in enumerate(part, 1))
-        yield Chunk([record for record in made if record is not None], consumed)
+        yield ReadBatch([record for record in made if record is not None], consumed)
 
 
 def pieces(records: list[Any], most: int, most_bytes: int, labels: int) -> Iterator[list[Any]]:

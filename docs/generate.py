@@ -1,8 +1,8 @@
 """`python -m docs.generate [--check]`: the parts of the documentation that follow from the code.
 
 docs/settings.md is made whole from the declaration of the settings, docs/client-reference.md from the docstrings of
-the client; in docs/protocol.md the table between the two
-markers is made from the error classes. With --check nothing is written and a page that is out of date is an error.
+the client; in docs/protocol.md the tables between markers are made from the declared messages and the error classes.
+With --check nothing is written and a page that is out of date is an error.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from pathlib import Path
 from docs import reference
 from topicd.config import render_settings_markdown
 from topicd.errors import ERRORS
+from topicd.ipc.protocol.fields import Rule
+from topicd.ipc.protocol.messages import REQUESTS
 
 DOCS = Path(__file__).parent
-BEGIN = "<!-- made by docs/generate.py from topicd/errors.py -->"
+BEGIN = "<!-- made by docs/generate.py from {} -->"
 END = "<!-- end of what was made -->"
 
 
@@ -29,12 +31,33 @@ def error_table() -> str:
     return "\n".join(rows)
 
 
+def request_table() -> str:
+    rows = ["| op | name | right | request | answer |", "|---|---|---|---|---|"]
+    for op, request in sorted(REQUESTS.items()):
+        right = " or ".join(request.RIGHT)
+        fields = "; ".join(_field(name, rule) for name, rule in request.RULES.items()) or "`{}`"
+        rows.append(f"| 0x{op:02x} | {request.OP.name} | {right} | {fields} | `{request.ANSWER}` |")
+    return "\n".join(rows)
+
+
+def _field(name: str, rule: Rule) -> str:
+    default = "" if rule.needed or rule.default in (None, (), "") else f", default {str(rule.default).lower()}"
+    meaning = f": {rule.help}" if rule.help else ""
+    return f"`{name}`{'' if rule.needed else '?'} ({rule.kind}{default}){meaning}"
+
+
 def protocol(text: str) -> str:
-    before, found, rest = text.partition(BEGIN)
+    text = filled(text, "ipc/protocol/messages.py", request_table())
+    return filled(text, "topicd/errors.py", error_table())
+
+
+def filled(text: str, source: str, table: str) -> str:
+    begin = BEGIN.format(source)
+    before, found, rest = text.partition(begin)
     _, ended, after = rest.partition(END)
     if not (found and ended):
-        raise SystemExit(f"docs/protocol.md lacks the markers {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{error_table()}\n\n{END}{after}"
+        raise SystemExit(f"docs/protocol.md lacks the markers {begin} and {END}")
+    return f"{before}{begin}\n\n{table}\n\n{END}{after}"
 
 
 PAGES: dict[str, Callable[[str], str]] = {

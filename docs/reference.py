@@ -15,18 +15,20 @@ HEAD = """# Client reference
 Made by `python -m docs.generate` from the docstrings. For a guided tour see [client.md](client.md).
 """
 CLASSES = ("Client", "Producer", "Consumer", "Batch", "ReadResult", "Record", "Gap", "Published", "Tombstone")
+AIO_CLASSES = ("AsyncClient", "AsyncProducer", "AsyncDelivery", "AsyncPipeline", "AsyncWatch", "AsyncConsumer")
 
 
 def render() -> str:
     parts = [HEAD, _function("topicd.connect", topicd.connect)]
     parts += [_class(f"topicd.{name}", getattr(topicd, name)) for name in CLASSES]
-    parts += [_function("topicd.aio.connect", aio.connect), _class("topicd.aio.AsyncClient", aio.AsyncClient)]
+    parts.append(_function("topicd.aio.connect", aio.connect))
+    parts += [_class(f"topicd.aio.{name}", getattr(aio, name)) for name in AIO_CLASSES]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 
 def _class(name: str, cls: type[Any]) -> str:
     parts = [f"## {name}\n\n{_text(cls)}"]
-    for member, value in vars(cls).items():
+    for member, value in _members(cls).items():
         if member.startswith("_") or not inspect.getdoc(value):
             continue
         if isinstance(value, property):
@@ -34,6 +36,12 @@ def _class(name: str, cls: type[Any]) -> str:
         elif inspect.isfunction(value):
             parts.append(_function(f"{name.rpartition('.')[2]}.{member}", value, level="###"))
     return "\n\n".join(part.rstrip() for part in parts)
+
+
+def _members(cls: type[Any]) -> dict[str, Any]:
+    """Its own and those it inherits from classes of ours, which are listed nowhere else."""
+    ours = [base for base in reversed(cls.__mro__) if base.__module__.startswith("topicd.client.")]
+    return {member: value for base in ours or [cls] for member, value in vars(base).items()}
 
 
 def _function(name: str, function: Any, level: str = "##") -> str:

@@ -2,8 +2,8 @@
 
 Promise: messages arrive whole and in order; sending never blocks; a dead peer is an EOFError. What travels:
 
-    supervisor -> child   the BootInfo, then {"event": "wal_ready"}, {"event": "ids", start, end},
-                          {"event": "reload", settings}, {"event": "stop"}
+    supervisor -> child   the BootInfo, then {"event": "start"} (the kinds of processes that it waits for serve),
+                          {"event": "ids", start, end}, {"event": "reload", settings}, {"event": "stop"}
     child -> supervisor   {"event": "progress", percent, what}, {"event": "serving"}, {"event": "need_ids"},
                           {"event": "failed", message}: fatal, the daemon stops
 """
@@ -27,62 +27,32 @@ BOOT_TIMEOUT_S = 30.0
 _LENGTH = struct.Struct("<I")
 _PIECE = 65536
 
-WAL = "wal"
-DELIVERY = "dlv"
-
 
 def process_name(kind: str, index: int) -> str:
     return f"{kind}-{index:02d}"
 
 
-def process_index(kind: str, index: int, wal_shards: int) -> int:
-    """The process's word in the bells region: WAL shards first, then delivery shards."""
-    return index if kind == WAL else wal_shards + index
-
-
-class OldInstance(NamedTuple):
-    """A run that was killed and left its rings; WAL shards drain them before they serve."""
-
-    instance: str
-    wal_shards: int
-    delivery_shards: int
-
-
 class BootInfo(NamedTuple):
-    """All that a child needs to know to start."""
+    """What any child is told first."""
 
-    kind: str  # WAL or DELIVERY
+    kind: str
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     instance: str  # 16 hex characters
     run: int
-    wal_shards: int
-    delivery_shards: int
     settings: dict[str, Any]  # Settings.from_wire reads it
-    bell_fds: dict[str, int]  # process name -> eventfd, inherited under the same number
-    wal_seed: int  # u64 from FORMAT
-    old_instance: OldInstance | None = None  # WAL shards only
-    power_lost: bool = False  # the machine went down since the last run, and that run did not end clean
-    first_id: int = 0  # delivery shards only: topic ids [first_id, end_id)
-    end_id: int = 0
-    listen_fd: int = -1  # delivery shards only: the socket for their clients, inherited under the same number
+    extras: dict[str, Any]  # what its kind needs beside; for shards ipc/shardboot.py
 
     @property
     def name(self) -> str:
         return process_name(self.kind, self.index)
 
-    @property
-    def bell_index(self) -> int:
-        return process_index(self.kind, self.index, self.wal_shards)
-
     def to_wire(self) -> dict[str, Any]:
-        old = self.old_instance
-        return {**self._asdict(), "old_instance": old._asdict() if old else None}
+        return self._asdict()
 
     @classmethod
     def from_wire(cls, body: dict[str, Any]) -> BootInfo:
-        old = body.get("old_instance")
         try:
-            return cls(**{**body, "old_instance": OldInstance(**old) if old else None})
+            return cls(**body)
         except TypeError as exc:
             raise FormatError(f"boot message: {exc}") from None
 

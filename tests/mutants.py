@@ -52,7 +52,7 @@ MUTANTS = [
     ),
     Mutant(
         "append: acknowledged before the sync",
-        "shards/delivery/writing/outlet.py",
+        "shards/delivery/writing/durability.py",
         "    Durability.FSYNC: Need.SYNCED,\n",
         "    Durability.FSYNC: Need.WRITTEN,\n",
         sweep("append", "crash"),
@@ -120,21 +120,21 @@ MUTANTS = [
     Mutant(
         "direct: what comes later overtakes it in the log",
         "shards/delivery/writing/append.py",
-        "        elif entry.direct or topic.lane:\n",
+        "        elif entry.direct or topic.flight.behind_direct:\n",
         "        elif entry.direct:\n",
         sweep("direct writes", "crash,kill"),
     ),
     Mutant(
         "direct: the log forgets the claim before the batch is stored",
         "shards/delivery/writing/direct.py",
-        "        self._actor.outlets[entry.topic.outlet].pins.add(position)\n",
+        "            self._log.outlet_of(topic).pins.add(position)\n",
         "",
         pytest("tests/faults/test_direct.py"),
     ),
     Mutant(
         "direct: numbers of a producer out of order in the log",
         "shards/delivery/writing/direct.py",
-        "        in_order = not lane or lane[-1].announced\n",
+        "        in_order = not waiting or waiting[-1].announced\n",
         "        in_order = True\n",
         sweep("direct writes", "crash,kill"),
     ),
@@ -154,9 +154,9 @@ MUTANTS = [
     ),
     Mutant(
         "direct: half a batch stays after a crash",
-        "shards/delivery/starting/recovery.py",
-        "        self._cut_open_batch(topic)\n",
-        "",
+        "shards/delivery/starting/holes.py",
+        "            self._cut_open_batch(topic, claims)\n",
+        "            pass\n",
         sweep("direct writes", "crash,kill"),
     ),
     Mutant(
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "direct: a torn one is called damage",
-        "shards/delivery/starting/recovery.py",
+        "shards/delivery/starting/holes.py",
         "            last = cut.indexed if first in claims else cut.last_seq\n",
         "            last = cut.last_seq\n",
         sweep("direct writes", "crash"),
@@ -178,7 +178,7 @@ MUTANTS = [
         "shards/storage/segment/jobs.py",
         "(job.index,), job.direct and job.seal is None)\n",
         "(job.index,), False)\n",
-        pytest("tests/unit/storage/test_storage_checkpoint.py"),
+        pytest("tests/unit/storage/segment/test_segment_jobs.py"),
     ),
     # ---- WAL: rotation, spares, recycling, start ----
     Mutant(
@@ -243,8 +243,8 @@ MUTANTS = [
     Mutant(
         "checkpoint: runs ahead of the WAL",
         "shards/delivery/storing/rounds.py",
-        "            await self._actor.wait_synced()\n",
-        "",
+        "                await self._wal_sync.wait()\n",
+        "                pass\n",
         sweep("checkpoint and seal", "crash"),
     ),
     Mutant(
@@ -264,8 +264,8 @@ MUTANTS = [
     Mutant(
         "snapshot: the WAL forgets what only the newest knows",
         "shards/delivery/storing/snapshots.py",
-        "zip(self._actor.outlets, self._stored, self._marks[0], strict=True)",
-        "zip(self._actor.outlets, self._stored, self._marks[-1], strict=True)",
+        "zip(self._outlets, self._stored, self._marks[0], strict=True)",
+        "zip(self._outlets, self._stored, self._marks[-1], strict=True)",
         pytest("tests/faults/test_recovery.py"),
     ),
     Mutant(
@@ -286,32 +286,37 @@ MUTANTS = [
     Mutant(
         "delete: marks never written",
         "shards/delivery/storing/rounds.py",
-        "                self._plan_marks(work, topic, first_seq, ranges)\n        self._unmarked = {}\n",
-        "                pass\n        self._unmarked = {}\n",
+        "                work.add_marks(place.topic_dir(topic.id), topic, first_seq, ranges, backlog.unsure_marks)\n",
+        "                pass\n",
         pytest("tests/faults/test_recovery.py"),
     ),
     Mutant(
         "floors: not in the snapshot",
-        "shards/delivery/storing/snapshots.py",
-        '        "earliest": topic.earliest,\n        "evict_floor": topic.evict_floor,\n'
-        '        "losses": [list(loss) for loss in topic.losses],\n        "delete_below": topic.delete_below,\n',
-        '        "earliest": 1,\n        "evict_floor": topic.evict_floor,\n'
-        '        "losses": [list(loss) for loss in topic.losses],\n        "delete_below": 0,\n',
+        "shards/delivery/storing/topic_state.py",
+        "        earliest=floors.earliest,\n",
+        "        earliest=1,\n",
+        pytest("tests/faults/test_recovery.py"),
+    ),
+    Mutant(
+        "floors: deletes are not in the snapshot",
+        "shards/delivery/storing/topic_state.py",
+        "        delete_below=floors.delete_below,\n",
+        "        delete_below=0,\n",
         pytest("tests/faults/test_recovery.py"),
     ),
     # ---- producers ----
     Mutant(
         "dedupe: not rebuilt from the log",
         "shards/delivery/starting/replay.py",
-        "                topic.producers.replay(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)\n",
+        "                topic.producers.replay_batch(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)\n",
         "                pass\n",
         sweep("append", "kill"),
     ),
     Mutant(
-        "dedupe: not in the snapshot",
-        "shards/delivery/storing/snapshots.py",
-        '        "producers": topic.producers.to_wire(topic.visible),\n',
-        '        "producers": [],\n',
+        "parts: not in the snapshot",
+        "shards/delivery/storing/topic_state.py",
+        "        parts={part.KEY: part.to_snapshot(seqs.visible) for part in topic.parts()},\n",
+        "        parts={},\n",
         pytest("tests/faults/test_recovery.py"),
     ),
     Mutant(

@@ -19,36 +19,36 @@ from topicd import compiled as _compiled  # noqa: F401  before any other module 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from topicd.client.batch import Batch as Batch
-    from topicd.client.batch import ReadResult as ReadResult
-    from topicd.client.client import Client as Client
-    from topicd.client.client import connect as connect
-    from topicd.client.consumer import Consumer as Consumer
-    from topicd.client.producer import Producer as Producer
-    from topicd.client.records import Gap as Gap
-    from topicd.client.records import Published as Published
-    from topicd.client.records import Record as Record
-    from topicd.client.records import RecordsMissed as RecordsMissed
+    from topicd.client.blocking.client import Client as Client
+    from topicd.client.blocking.client import connect as connect
+    from topicd.client.blocking.consumer import Consumer as Consumer
+    from topicd.client.blocking.producer import Producer as Producer
+    from topicd.client.core.batch import Batch as Batch
+    from topicd.client.core.batch import ReadResult as ReadResult
+    from topicd.client.core.records import Gap as Gap
+    from topicd.client.core.records import Published as Published
+    from topicd.client.core.records import Record as Record
+    from topicd.client.core.records import RecordsMissed as RecordsMissed
     from topicd.errors import TopicdError as TopicdError
     from topicd.model import TagMatch as TagMatch
     from topicd.model import Tombstone as Tombstone
     from topicd.model import TopicConfig as TopicConfig
 
 _WHERE = {
-    "Batch": "topicd.client.batch",
-    "Client": "topicd.client.client",
-    "Consumer": "topicd.client.consumer",
-    "Gap": "topicd.client.records",
-    "Producer": "topicd.client.producer",
-    "Published": "topicd.client.records",
-    "ReadResult": "topicd.client.batch",
-    "Record": "topicd.client.records",
-    "RecordsMissed": "topicd.client.records",
+    "Batch": "topicd.client.core.batch",
+    "Client": "topicd.client.blocking.client",
+    "Consumer": "topicd.client.blocking.consumer",
+    "Gap": "topicd.client.core.records",
+    "Producer": "topicd.client.blocking.producer",
+    "Published": "topicd.client.core.records",
+    "ReadResult": "topicd.client.core.batch",
+    "Record": "topicd.client.core.records",
+    "RecordsMissed": "topicd.client.core.records",
     "TagMatch": "topicd.model",
     "Tombstone": "topicd.model",
     "TopicConfig": "topicd.model",
     "TopicdError": "topicd.errors",
-    "connect": "topicd.client.client",
+    "connect": "topicd.client.blocking.client",
 }
 _MODULES = ("aio", "errors")
 

@@ -11,15 +11,22 @@ async with await topicd.aio.connect() as client:
 
 from __future__ import annotations
 
-from topicd.client.aio_client import AsyncClient, connect
-from topicd.client.aio_consumer import AsyncConsumer
-from topicd.client.aio_watch import AsyncWatch
-from topicd.client.batch import Batch, ReadResult
-from topicd.client.records import Gap, Published, Record, RecordsMissed
+from topicd.client.aio.client import AsyncClient, connect
+from topicd.client.aio.consumer import AsyncConsumer
+from topicd.client.aio.pipeline import AsyncPipeline
+from topicd.client.aio.producer import AsyncProducer
+from topicd.client.aio.receipts import AsyncDeliveries, AsyncDelivery
+from topicd.client.aio.watch import AsyncWatch
+from topicd.client.core.batch import Batch, ReadResult
+from topicd.client.core.records import Gap, Published, Record, RecordsMissed
 
 __all__ = [
     "AsyncClient",
     "AsyncConsumer",
+    "AsyncDeliveries",
+    "AsyncDelivery",
+    "AsyncPipeline",
+    "AsyncProducer",
     "AsyncWatch",
     "Batch",
     "Gap",

@@ -29,6 +29,7 @@ __all__ = [
     "FrameType",
     "Header",
     "codec_error",
+    "continue_batch",
     "control_body",
     "control_frame",
     "core",
@@ -38,10 +39,14 @@ __all__ = [
     "parse_header",
     "parse_producer",
     "producer_frame",
+    "ts_at",
+    "without_data",
 ]
 
 
 class FrameType(IntEnum):
+    """The codec takes 1 to 63, so a new type needs no change there."""
+
     APPEND = 1
     TOPIC_CREATE = 2
     TOPIC_DELETE = 3
@@ -49,7 +54,6 @@ class FrameType(IntEnum):
     ROUTER_DELETE = 5
     DELETE = 6
     EVICT_WATERMARK = 7
-    CHECKPOINT_MARK = 8
     CONFIG_UPDATE = 9
     LEASE = 10
     HEAD_WATERMARK = 11
@@ -90,6 +94,9 @@ TAG_LEN_AT = struct.calcsize("<IBBQQQH")
 DATA_LEN_AT = struct.calcsize("<IBBQQQHH")
 
 CHECKSUM = struct.Struct("<Q")  # xxh3_64, seed 0
+_NO_CHECKSUM = bytes(CHECKSUM.size)
+_TS = struct.Struct("<Q")
+_MORE = int(FrameFlag.MORE)
 
 PRODUCER = struct.Struct(
     "<"  # little-endian, unpadded
@@ -151,7 +158,7 @@ def parse_header(buf: Buffer, offset: int) -> Header:
 _PRODUCER_COVERED = struct.Struct("<" + HEADER.format[2:] + PRODUCER.format[1:])
 _PRODUCER_LEN = (FRAME_OVERHEAD - LEN_FIELD + PRODUCER.size).to_bytes(LEN_FIELD, "little")
 _PRODUCER_TYPE = int(FrameType.PRODUCER)
-_PRODUCER_FLAGS = int(FrameFlag.MORE)
+_PRODUCER_FLAGS = _MORE
 
 
 def control_frame(
@@ -228,6 +235,30 @@ def frame_checksum(frames: Buffer) -> int:
     """Of the last frame, which ends where the frames end."""
     checksum: int = CHECKSUM.unpack_from(frames, len(frames) - CHECKSUM.size)[0]
     return checksum
+
+
+def ts_at(frames: Buffer, offset: int) -> int:
+    """Of the frame that begins at offset."""
+    ts: int = _TS.unpack_from(frames, offset + TS_AT)[0]
+    return ts
+
+
+def continue_batch(frames: bytearray, last_frame: int) -> None:
+    """The last frame, which begins at last_frame, ends its batch no more: what follows belongs to it. Only for frames
+    that are stamped later, for their checksum is not."""
+    frames[last_frame + FLAGS_AT] |= _MORE
+
+
+def without_data(frames: Buffer) -> bytes:
+    """The same records with data and meta cut off; data_len is 0 and the checksum is zero."""
+    out = []
+    for seq, ts, node, tag, _, _ in core.decode_frames(frames, 0, len(frames)):
+        flags = (FrameFlag.NODE if node else 0) | (FrameFlag.TAG if tag else 0)
+        names = (node or b"") + (tag or b"")
+        length = FRAME_OVERHEAD - LEN_FIELD + len(names)
+        head = HEADER.pack(length, FrameType.APPEND, flags, 0, seq, ts, len(node or b""), len(tag or b""), 0)
+        out.append(head + names + _NO_CHECKSUM)
+    return b"".join(out)
 
 
 def codec_error(exc: ValueError) -> TopicdError:

@@ -43,8 +43,8 @@ LONG_POLL_MS_MAX = 30_000
 LIST_PAGE_DEFAULT = 100
 LIST_PAGE_MAX = 1_000
 
-OUTBOX_FRAMES = 1_024
 SUBSCRIPTION_TOPICS_MAX = 256
+SEGMENTS_MAX = 64  # handed out as descriptors in one answer
 PATTERN_MAX = 255  # characters: as long as a topic name
 LASTING = 0xFFFF << 48  # producer ids from here on are remembered until they are released
 IDEMPOTENCY_KEY_MAX = 256

@@ -68,6 +68,8 @@ DELIVERY = {
     "loop_lag_ms": Metric("loop_lag_seconds", "gauge", "delay of its event loop", 0.001),
     "damage": Metric("damaged_places", "gauge", "places found that cannot be read"),
 }
+# By kind of process: what its stats hold.
+BY_KIND = {"wal": WAL, "dlv": DELIVERY}
 RING_USED = Metric("ring_used_bytes", "gauge", "bytes the WAL shard has not written yet")
 SYNC_SECONDS = Metric("wal_sync_seconds", "histogram", "how long fdatasync took")
 # In the order in which a page of a delivery shard lists them behind the name.
@@ -82,8 +84,7 @@ METRICS = (
     *DAEMON.values(),
     PROCESS_SERVING,
     *PROCESS.values(),
-    *WAL.values(),
-    *DELIVERY.values(),
+    *(metric for table in BY_KIND.values() for metric in table.values()),
     RING_USED,
     *TOPIC,
     SYNC_SECONDS,
@@ -122,8 +123,7 @@ def _process(process: dict[str, Any]) -> Iterator[Series]:
 
 def _stats(process: dict[str, Any]) -> Iterator[Series]:
     kind, _, shard = str(process["name"]).partition("-")
-    table = {"wal": WAL, "dlv": DELIVERY}.get(kind, {})
-    yield from _known(table, process.get("stats") or {}, (("shard", shard),))
+    yield from _known(BY_KIND.get(kind, {}), process.get("stats") or {}, (("shard", shard),))
 
 
 def _rings(process: dict[str, Any]) -> Iterator[Series]:

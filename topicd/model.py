@@ -70,6 +70,11 @@ class TopicConfig:
     @classmethod
     def from_fields(cls, given: Any) -> TopicConfig:
         """Defaults overlaid with the given fields; every violation names the field, the value and the rule."""
+        return replace(cls(), **_effective(_checked(given)))
+
+    @classmethod
+    def from_stored(cls, given: Any) -> TopicConfig:
+        """As to_fields() gave it, perhaps to a version that took more."""
         return replace(cls(), **_checked(given))
 
     def updated(self, given: Any) -> TopicConfig:
@@ -77,10 +82,30 @@ class TopicConfig:
         changes = _checked(given)
         if changes.get("type", self.type) != self.type:
             raise Conflict(f"type of a topic cannot change from {self.type!r} to {changes['type']!r}")
-        return replace(self, **changes)
+        return replace(self, **_effective({name: value for name, value in changes.items() if name != "type"}))
 
     def to_fields(self) -> dict[str, Any]:
         return asdict(self)
+
+
+# Fields whose values nothing acts on yet. Taking them would promise something.
+WITHOUT_EFFECT = frozenset(
+    {
+        *("type", "auto_create", "lease_ms", "claim_jitter_ms"),
+        *("max_deliveries", "dead_letter", "leases_durable"),
+    }
+)
+
+
+def _effective(changes: dict[str, Any]) -> dict[str, Any]:
+    """The same, unless some of it would be taken and ignored."""
+    for f in fields(TopicConfig):
+        if f.name in WITHOUT_EFFECT and changes.get(f.name, f.default) != f.default:
+            raise InvalidRequest(
+                f"config field {f.name} has no effect in this version: only its default, {f.default!r}, is taken, "
+                f"not {changes[f.name]!r:.100}"
+            )
+    return changes
 
 
 def _checked(given: Any) -> dict[str, Any]:

@@ -133,6 +133,14 @@ def parse_segment(name: str) -> tuple[int, str] | None:
     return (int(m.group(1)), m.group(2)) if m else None
 
 
+class Instance(NamedTuple):
+    """One run of the daemon and the shape of its shared memory, which may outlive it."""
+
+    instance: str  # 16 hex characters
+    wal_shards: int
+    delivery_shards: int
+
+
 def shm_prefix(instance: str) -> str:
     return f"/topicd.{instance}."
 

@@ -4,7 +4,7 @@ import gc
 
 
 def main() -> None:
-    gc.disable()  # until it serves, see Shard.serving
+    gc.disable()  # until it serves, see Process.serving
     from topicd.shards import runtime
     from topicd.shards.delivery.shard import make_clock, serve
 

@@ -13,21 +13,21 @@ from typing import Any, cast
 
 import uvloop
 
-from topicd import _native
+from topicd import _native, child
 from topicd.clock import Clock, ManualClock, SystemClock
 from topicd.config import Settings
 from topicd.errors import FormatError
-from topicd.ipc import control, unixsock
+from topicd.ipc import unixsock
 from topicd.ipc.ring import RingProducer
+from topicd.ipc.shardboot import WAL
 from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import WalState
 from topicd.paths import ring_shm, wal_state_shm
 from topicd.shards import runtime
-from topicd.shards.delivery.actor import Actor
-from topicd.shards.delivery.sessions.descriptors import Handout
+from topicd.shards.delivery.parts import Parts
+from topicd.shards.delivery.sessions.descriptors import DescriptorServer
 from topicd.shards.delivery.sessions.session import Session
-from topicd.shards.delivery.starting.recovery import Recovery
-from topicd.shards.delivery.storing.trim_memory import Relief
+from topicd.shards.delivery.storing.rounds import checkpoint_threads
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.runtime import Shard
 from topicd.tokens import TokenFile
@@ -69,8 +69,8 @@ class DeliveryShard:
             )
             for wal in range(info.wal_shards)
         ]
-        self._actor = Actor(shard, loop, outlets)
-        self._actor.topics.add_ids(info.first_id, info.end_id)
+        self._parts = Parts(shard, loop, outlets, checkpoint_threads())
+        self._parts.ids.add(info.first_id, info.end_id)
         loop.add_reader(shard.channel.fileno(), self._take_messages)
         self._take_messages()  # some may have come with the boot message
         await self._either(self._wal_ready, self._stop)
@@ -88,7 +88,7 @@ class DeliveryShard:
             await heart
 
     def _bell(self, wal: int) -> Any:
-        return self._shard.bell_of(control.WAL, wal)
+        return self._shard.bell_of(WAL, wal)
 
     @staticmethod
     async def _either(*events: asyncio.Event) -> None:
@@ -101,26 +101,26 @@ class DeliveryShard:
 
     async def _recover(self) -> None:
         """Not even history is absorbed until the first checkpoint: WAL shards keep every file meanwhile."""
-        actor, shard = self._actor, self._shard
-        for outlet in actor.outlets:
+        parts, shard = self._parts, self._shard
+        for outlet in parts.outlets:
             outlet.set_absorbed(None)
             outlet.open()
         await self._wait_until_written()
         shard.stats.state = "recovering"
         shard.stats.publish({"recovery_percent": 0})
-        result = Recovery(actor).run(self._progress, self._live_ends())
-        actor.damage = result.damage
+        result = parts.recovery().run(self._progress, self._live_ends())
+        parts.counters.damage = result.damage
         if result.topics or result.damage:
             log.info(
                 "recovered",
                 extra={"topics": result.topics, "records": result.replayed, "damage": len(result.damage)},
             )
-        actor.checkpointer.open()
+        parts.rounds.open()
         gc.set_threshold(*_GC_THRESHOLD)
 
     async def _wait_until_written(self) -> None:
         """A predecessor's bytes may still be in the rings: they belong to the log that is about to be read."""
-        while any(not outlet.everything_written for outlet in self._actor.outlets):
+        while any(not outlet.everything_written for outlet in self._parts.outlets):
             await asyncio.sleep(0.002)
 
     def _live_ends(self) -> dict[int, int]:
@@ -144,23 +144,25 @@ class DeliveryShard:
         self._shard.stats.publish({"recovery_percent": round(percent, 1)})
 
     async def _listen(self) -> None:
-        actor, shard = self._actor, self._shard
+        parts, shard = self._parts, self._shard
         sock = unixsock.inherited(shard.boot.listen_fd)
-        self._server = await actor.loop.create_unix_server(self._session, sock=sock, backlog=_BACKLOG)
+        self._server = await parts.loop.create_unix_server(self._session, sock=sock, backlog=_BACKLOG)
         if shard.settings.listen_tcp:
             self._remote = await self._listen_tcp()
-        self._handout = Handout(actor)
-        self._handout.open(unixsock.listen(shard.run.history_socket(shard.boot.index), shard.settings.mode, _BACKLOG))
+        self._descriptors = DescriptorServer(parts.place, parts.loop, parts.catalog, parts.reader, parts.retention)
+        self._descriptors.open(
+            unixsock.listen(shard.run.history_socket(shard.boot.index), shard.settings.mode, _BACKLOG)
+        )
 
     def _session(self) -> asyncio.BaseProtocol:
-        return cast(asyncio.BaseProtocol, Session(self._actor))
+        return cast(asyncio.BaseProtocol, Session(self._parts))
 
     async def _listen_tcp(self) -> asyncio.Server:
         """For other machines: the same protocol, a token in HELLO, TLS."""
-        actor, settings = self._actor, self._shard.settings
+        parts, settings = self._parts, self._shard.settings
         host, port = settings.tcp_host_port
-        actor.tokens = TokenFile.load(Path(settings.tokens_file))
-        actor.tcp_ports = [port + i for i in range(actor.delivery_shards)]
+        parts.connections.tokens = TokenFile.load(Path(settings.tokens_file))
+        parts.connections.tcp_ports = [port + i for i in range(parts.place.delivery_shards)]
         context = None
         if settings.tls_cert:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -170,81 +172,82 @@ class DeliveryShard:
             except (OSError, ssl.SSLError) as exc:
                 raise FormatError(f"tls_cert {settings.tls_cert} and tls_key cannot be used: {exc}") from None
         try:
-            return await actor.loop.create_server(
-                self._session, host, port + actor.index, ssl=context, backlog=_BACKLOG
+            return await parts.loop.create_server(
+                self._session, host, port + parts.place.index, ssl=context, backlog=_BACKLOG
             )
         except OSError as exc:
-            raise FormatError(f"listen_tcp: cannot listen on {host}:{port + actor.index}: {exc}") from None
+            raise FormatError(f"listen_tcp: cannot listen on {host}:{port + parts.place.index}: {exc}") from None
 
     def _serve_bell(self) -> None:
-        actor = self._actor
-        actor.loop.add_reader(self._shard.bell.fd, actor.doorbell)
-        actor.doorbell()
+        turn = self._parts.turn
+        self._parts.loop.add_reader(self._shard.bell.fd, turn.doorbell)
+        turn.doorbell()
         if not _native.is_native:
             self._poll_bell()
 
     def _poll_bell(self) -> None:
-        self._actor.doorbell()
-        self._actor.loop.call_later(runtime.PURE_POLL_S, self._poll_bell)
+        self._parts.turn.doorbell()
+        self._parts.loop.call_later(runtime.PURE_POLL_S, self._poll_bell)
 
     # ---- life ----
 
     def _take_messages(self) -> None:
-        for message in runtime.messages(self._shard.channel):
+        for message in child.messages(self._shard.channel):
             event = message.get("event")
             if event == "stop":
                 self._stop.set()
-                self._actor.loop.remove_reader(self._shard.channel.fileno())
-            elif event == "wal_ready":
+                self._parts.loop.remove_reader(self._shard.channel.fileno())
+            elif event == "start":
                 self._wal_ready.set()
             elif event == "ids":
-                self._actor.topics.add_ids(int(message["start"]), int(message["end"]))
+                self._parts.ids.add(int(message["start"]), int(message["end"]))
             elif event == "reload":
                 self._reload(message["settings"])
 
     def _reload(self, wire: dict[str, Any]) -> None:
         settings = Settings.from_wire(wire)
         self._shard.settings = settings
-        self._actor.use_settings(settings)
+        self._parts.place.settings = settings
         if settings.listen_tcp and self._remote is not None:
             try:
-                self._actor.tokens = TokenFile.load(Path(settings.tokens_file))
+                self._parts.connections.tokens = TokenFile.load(Path(settings.tokens_file))
             except FormatError as exc:
                 log.error("tokens not reloaded, the old ones stay", extra={"error": str(exc)})
         logging.getLogger().setLevel(settings.log_level.upper())
 
     async def _heartbeat(self) -> None:
-        actor, relief = self._actor, Relief(self._actor)
+        parts = self._parts
         while True:
-            due = actor.loop.time() + runtime.HEARTBEAT_S
-            actor.publish_stats()
-            await asyncio.sleep(runtime.HEARTBEAT_S)
-            actor.loop_lag_ms = round((actor.loop.time() - due) * 1000, 3)
-            actor.close_stalled()
-            actor.checkpointer.tick()
-            relief.tick()
+            due = parts.loop.time() + child.HEARTBEAT_S
+            parts.pulse.publish()
+            await asyncio.sleep(child.HEARTBEAT_S)
+            parts.counters.loop_lag_ms = round((parts.loop.time() - due) * 1000, 3)
+            parts.tick()
 
     # ---- stop ----
 
     async def _drain(self) -> None:
         """Take nothing new, let what is under way end, make everything durable."""
-        actor = self._actor
+        parts = self._parts
         self._shard.stats.state = "draining"
-        actor.draining = True
+        parts.admission.draining = parts.wal_sync.draining = True
         self._server.close()
         if self._remote is not None:
             self._remote.close()
-        self._handout.close()
-        deadline = actor.loop.time() + _DRAIN_S
-        while (actor.direct.bytes or not all(outlet.idle for outlet in actor.outlets)) and actor.loop.time() < deadline:
+        self._descriptors.close()
+        deadline = parts.loop.time() + _DRAIN_S
+        while self._under_way and parts.loop.time() < deadline:
             await asyncio.sleep(0.005)
-        actor.wal_is_away = not all(outlet.idle for outlet in actor.outlets)
-        for topic in actor.topics.by_name.values():
-            if topic.ephemeral:
-                topic.reserved = topic.visible  # nothing more is given out, and the last snapshot says so
-        await actor.checkpointer.close()
-        for session in list(actor.sessions):
-            session.close()
+        parts.wal_sync.wal_is_away = not all(outlet.idle for outlet in parts.outlets)
+        for topic in parts.catalog.by_name.values():
+            if not topic.policy.logged:
+                topic.seqs.reserved = topic.seqs.visible  # nothing more is given out, and the last snapshot says so
+        await parts.rounds.close()
+        parts.connections.close()
         await asyncio.sleep(0)
         # The other one belongs to the supervisor, which may start a successor on it.
         unixsock.remove(self._shard.run.history_socket(self._shard.boot.index))
+
+    @property
+    def _under_way(self) -> bool:
+        return bool(self._parts.direct.bytes) or not all(outlet.idle for outlet in self._parts.outlets)

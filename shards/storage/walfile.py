@@ -74,7 +74,7 @@ def list_files(fs: Fs, directory: Path) -> list[WalFile]:
     return sorted(WalFile(lsn, directory / name) for lsn, name in found if lsn is not None)
 
 
-class Damage(NamedTuple):
+class WalDamage(NamedTuple):
     """Bytes that were durable once and can no longer be trusted."""
 
     path: Path
@@ -94,10 +94,10 @@ class ShardEnd:
         self.synced_lsn = 0
         self.file: WalFile | None = None
         self.torn = False  # something of the log lies behind the end: cut it before writing
-        self.damage: list[Damage] = []
+        self.damage: list[WalDamage] = []
 
 
-class Chunk(NamedTuple):
+class LogChunk(NamedTuple):
     """Neighbouring groups of one run in one file."""
 
     run: int
@@ -116,7 +116,7 @@ class LogReader:
         self._up_to = up_to_lsn
         self.end = ShardEnd()
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[LogChunk]:
         """Valid groups in order; frames inside are checked by scan_group(). Views live while the iteration runs."""
         files = list_files(self._fs, self._directory)
         for number, file in enumerate(files):
@@ -132,7 +132,7 @@ class LogReader:
                 handle.close()
             yield from self._file_chunks(file, view, limit_lsn, last=limit_lsn is None)
 
-    def _file_chunks(self, file: WalFile, view: memoryview, limit_lsn: int | None, *, last: bool) -> Iterator[Chunk]:
+    def _file_chunks(self, file: WalFile, view: memoryview, limit_lsn: int | None, *, last: bool) -> Iterator[LogChunk]:
         limit = len(view) if limit_lsn is None else min(len(view), limit_lsn - file.first_lsn)
         if self._up_to is not None:
             limit = min(limit, self._up_to - file.first_lsn)
@@ -177,14 +177,14 @@ class LogReader:
         return None
 
     def _note_damage(self, file: WalFile, next_lsn: int, what: str) -> None:
-        self.end.damage.append(Damage(file.path, self.end.lsn, next_lsn - 1, what))
+        self.end.damage.append(WalDamage(file.path, self.end.lsn, next_lsn - 1, what))
 
 
-def _by_run(path: Path, view: memoryview, groups: list[Group]) -> Iterator[Chunk]:
+def _by_run(path: Path, view: memoryview, groups: list[Group]) -> Iterator[LogChunk]:
     first = 0
     for i in range(1, len(groups) + 1):
         if i == len(groups) or groups[i].run != groups[first].run:
-            yield Chunk(groups[first].run, path, view, groups[first:i])
+            yield LogChunk(groups[first].run, path, view, groups[first:i])
             first = i
 
 

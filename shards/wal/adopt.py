@@ -11,10 +11,10 @@ from pathlib import Path
 from topicd import paths
 from topicd.disk.fs import Fs
 from topicd.errors import FormatError
-from topicd.ipc.control import OldInstance
 from topicd.ipc.ring import RingConsumer
 from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import WalState
+from topicd.paths import Instance
 from topicd.shards.runtime import Shard
 from topicd.shards.storage import walfile
 from topicd.shards.wal.committer import Committer, Inlet
@@ -71,7 +71,7 @@ def drop_adopted(shard: Shard, adopted: list[int]) -> list[int]:
     return []
 
 
-def _drain(shard: Shard, old: OldInstance, index: int) -> int | None:
+def _drain(shard: Shard, old: Instance, index: int) -> int | None:
     """Be the successor of the killed shard for as long as its rings hold bytes; where its log ends then, None if that
     is not known."""
     try:

@@ -12,9 +12,9 @@ import signal
 from types import FrameType
 from typing import Any
 
-from topicd import _native
-from topicd.ipc import control
+from topicd import _native, child
 from topicd.ipc.ring import RingConsumer
+from topicd.ipc.shardboot import DELIVERY
 from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import WalState
 from topicd.paths import ring_shm, wal_state_shm
@@ -85,7 +85,7 @@ class WalShard:
 
     def _inlets(self, written: list[int]) -> list[Inlet]:
         return [
-            Inlet(ring, self._shard.bell_of(control.DELIVERY, dlv), written[dlv], ring.synced_pos)
+            Inlet(ring, self._shard.bell_of(DELIVERY, dlv), written[dlv], ring.synced_pos)
             for dlv, ring in enumerate(self._rings)
         ]
 
@@ -104,7 +104,7 @@ class WalShard:
             self._lone_written = self._lone_written or 0 < committer.bytes - before <= _LONE_BYTES
             now = clock.monotonic()
             if now >= next_tick:
-                next_tick = now + runtime.HEARTBEAT_S
+                next_tick = now + child.HEARTBEAT_S
                 self._tick(idle=not busy)
             if busy or self._something_comes():
                 continue
@@ -135,7 +135,7 @@ class WalShard:
                 self._rung = True
 
     def _take_messages(self) -> None:
-        for message in runtime.messages(self._shard.channel):
+        for message in child.messages(self._shard.channel):
             if message.get("event") == "stop":
                 self._stop()
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import topicd
 from tests.support.oracle import Oracle, Seen
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.errors import ConnectionLost, OutOfOrder, StorageFailed, TopicdError, TopicNotFound
-from topicd.ipc.protocol.wire import Op
 
 PATIENCE_S = 90.0  # of every operation: longer than any restart
 TAGS = (None, "red", "green")
@@ -179,10 +178,9 @@ class Meddler:
         return f"configure {topic} {changes}"
 
     def _ack_consumer(self, client: Client, topic: str) -> str:
-        body: dict[str, Any] = {"topic": topic, "name": "reader"}
-        client._engine.call(topic, Op.CONSUMER, {**body, "action": "open"})
+        client.open_consumer(topic, "reader")
         seq = max(self._random.randint(0, self._oracle.newest_acked(topic)), self.cursors.get((topic, "reader"), 0))
-        client._engine.call(topic, Op.CONSUMER, {**body, "action": "ack", "seq": seq})
+        client.ack_consumer(topic, "reader", seq)
         self.cursors[(topic, "reader")] = seq
         return f"ack {topic} at {seq}"
 
@@ -193,9 +191,9 @@ class Meddler:
             if any(found[name] != value for name, value in wanted.items()):
                 problems.append(f"{topic}: configured {wanted}, found {found}")
         for (topic, name), acked in self.cursors.items():
-            row = client._engine.call(topic, Op.CONSUMER, {"topic": topic, "name": name, "action": "state"})
-            if row["acked_seq"] < acked:
-                problems.append(f"{topic}: consumer {name} acknowledged {acked}, found {row['acked_seq']}")
+            found_seq = next((row.acked_seq for row in client.consumers(topic) if row.name == name), -1)
+            if found_seq < acked:
+                problems.append(f"{topic}: consumer {name} acknowledged {acked}, found {found_seq}")
         return problems
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from random import Random
 
 from tests.crash.load import Worker
-from topicd.client.client import Client
-from topicd.ipc.protocol.wire import Op
+from topicd.client.blocking.client import Client
 
 PACE_S = 0.01
 CLOCK_SLACK_MS = 10
@@ -95,7 +94,7 @@ class Retained(Worker):
     def prepare(self, client: Client) -> None:
         client.configure(self.TOPIC, retain="acked", durability=self._durability)
         for name in self.CONSUMERS:
-            self._ask(client, name, "open")
+            client.open_consumer(self.TOPIC, name)
 
     @staticmethod
     def _data(seq: int) -> bytes:
@@ -108,17 +107,12 @@ class Retained(Worker):
         deed = self._random.random()
         if deed < 0.3:
             self._acked[name] = self._random.randint(self._acked[name], self._newest)
-            self._ask(client, name, "ack", seq=self._acked[name])
+            client.ack_consumer(self.TOPIC, name, self._acked[name])
         elif deed < 0.33:
             self._acked[name] = self._random.randint(self._freed, self._newest)
-            self._ask(client, name, "reset", start={"seq": self._acked[name]})
+            client.reset_consumer(self.TOPIC, name, self._acked[name])
         self._freed = max(self._freed, min(self._acked.values()))
         time.sleep(PACE_S)
-
-    def _ask(self, client: Client, name: str, action: str, **more: object) -> dict[str, object]:
-        return client._engine.call(
-            self.TOPIC, Op.CONSUMER, {"topic": self.TOPIC, "name": name, "action": action, **more}
-        )
 
     def check(self, client: Client) -> list[str]:
         answer = client.read(self.TOPIC, 0, limit=100_000, max_bytes=8 << 20)
@@ -130,7 +124,8 @@ class Retained(Worker):
             problems.append(f"lost {lost[:5]}, there and not expected {back[:5]}, freed through {self._freed}")
         if answer.tombstone is not None:
             problems.append(f"what was acknowledged is freed silently, not with {answer.tombstone}")
+        rows = {row.name: row.acked_seq for row in client.consumers(self.TOPIC)}
         for name, acked in self._acked.items():
-            if (have := self._ask(client, name, "state")["acked_seq"]) != acked:
+            if (have := rows.get(name)) != acked:
                 problems.append(f"consumer {name} acknowledged {acked}, found {have}")
         return [f"{self.TOPIC}: {problem}" for problem in problems]

@@ -19,7 +19,7 @@ from tests.crash.load import Churner, Meddler, Producer, Watcher, wait_for_acks
 from tests.crash.owned import Expiring, Retained
 from tests.support.daemon import LIVELY, SUPERVISOR, Daemon, drain_topic, wait_until
 from tests.support.oracle import Oracle, Seen, seen
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.errors import TopicNotFound
 
 CLASSES = ("fsync", "disk", "memory")
@@ -34,7 +34,7 @@ STOP_LIMIT_S = 10.0
 # The supervisor gives up on a child that dies five times within 30 s; a round never pushes it there.
 FAST_KILLS_MAX = 3
 # Words of the log that no kill explains.
-ALARMS = ("Traceback", "storage is damaged", "WAL is damaged", "checkpoint failed", "shard failed", "giving up")
+ALARMS = ("Traceback", "storage is damaged", "WAL is damaged", "checkpoint failed", "process failed", "giving up")
 
 
 class Violation(AssertionError):

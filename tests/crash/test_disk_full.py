@@ -17,7 +17,7 @@ from tests.process.wire import Wire, owner
 from tests.support.daemon import LIVELY, Daemon, drain_topic, wait_until
 from tests.support.oracle import Oracle, seen
 from topicd.errors import StorageFailed, TopicdError
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.limits import KIB, MIB
 from topicd.paths import DataDir
 

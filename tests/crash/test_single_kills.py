@@ -12,7 +12,7 @@ import pytest
 from tests.crash.load import Producer, Watcher, wait_for_acks
 from tests.support.daemon import LIVELY, SUPERVISOR, Daemon, drain_topic, wait_until
 from tests.support.oracle import Oracle, seen
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.errors import ConnectionLost, Throttled
 from topicd.ipc import shm
 from topicd.placement import delivery_shard, wal_shard

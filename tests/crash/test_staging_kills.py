@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import LIVELY, Daemon, drain_topic
-from topicd.client.client import Client
-from topicd.client.connection import Connection
+from topicd.client.blocking.client import Client
+from topicd.client.blocking.connection import Connection
 from topicd.client.staging.names import STAGES
 from topicd.client.staging.plan import Staged
 from topicd.client.staging.stages import Stages
-from topicd.client.wire import Appended
+from topicd.ipc.protocol.codec import Appended
 
 QUERY = "a query"
 TARGETS = ("left", "right")

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from random import Random
 
 from tests.faults.kills import kill_cases, run_kill
-from tests.faults.machine import shrink
 from tests.faults.story import SCENES
 from tests.faults.sweep import Case, cases, in_order, run_case
 
@@ -30,7 +29,6 @@ def _work(case: object) -> tuple[str, list[str]]:
 
 def _prepare() -> None:
     logging.disable(logging.CRITICAL)
-    shrink()
 
 
 def _chosen(given: argparse.Namespace, chance: Random) -> list[object]:

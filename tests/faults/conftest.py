@@ -1,4 +1,4 @@
-"""Every test here runs machines with small rings, quietly: faults make shards log errors."""
+"""Every test here runs quietly: faults make shards log errors."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.machine import ROOT, shrink
+from tests.faults.machine import ROOT
 from tests.support.fakedisk import FakeDisk
 
 
 @pytest.fixture(autouse=True)
-def small_and_quiet() -> Iterator[None]:
-    undo = shrink()
+def quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
-    undo()
 
 
 @pytest.fixture

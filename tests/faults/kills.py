@@ -139,7 +139,7 @@ def _play(scene: Scene, victim: str, steps: Steps) -> list[str]:
         steps.died, steps.die_at = False, 0
         if victim == WAL:
             # The others look at the counters before its successor is there; a bell may ring for no reason.
-            machine.actors[0].doorbell()
+            machine.deliveries[0].turn.doorbell()
             machine.replace_wal(0)
         else:
             machine.replace_delivery(0)

@@ -1,5 +1,5 @@
 """The shards of a daemon inside one process, without its supervisor, on whatever filesystem a test gives them.
-Promise: the code that runs is the shards' own (committer, log, adoption, outlets, actor, sessions, recovery,
+Promise: the code that runs is the shards' own (committer, log, adoption, outlets, turns, sessions, recovery,
 checkpoints); order is decided by the test alone, for nothing runs unless settle() or a request makes it run.
 
     power loss:   abandon(), then Machine(disk.image(seed), previous=machine, power_lost=True)
@@ -26,8 +26,9 @@ from topicd.disk.fs import Fs
 from topicd.errors import StorageCorrupt, from_wire
 from topicd.frames import core
 from topicd.ipc import shm
-from topicd.ipc.control import DELIVERY, WAL, BootInfo, ControlChannel, OldInstance
+from topicd.ipc.control import BootInfo, ControlChannel
 from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
@@ -36,21 +37,20 @@ from topicd.ipc.protocol.wire import (
     FETCHED,
     PROTOCOL_VERSION,
     MessageReader,
-    Op,
     map_message,
     message,
     unpack_map,
 )
 from topicd.ipc.ring import RingProducer
+from topicd.ipc.shardboot import DELIVERY, WAL, ShardBoot
 from topicd.ipc.slots import Slots
 from topicd.ipc.stats import StatsPage
 from topicd.ipc.walstate import WalState
-from topicd.paths import DataDir, RunDir, bells_shm, ring_shm, wal_state_shm
+from topicd.paths import DataDir, Instance, RunDir, ring_shm, wal_state_shm
 from topicd.placement import delivery_shard
-from topicd.shards.delivery.actor import Actor
+from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.session import Session
-from topicd.shards.delivery.starting.recovery import Recovered, Recovery
-from topicd.shards.delivery.writing import append
+from topicd.shards.delivery.starting.recovery import Recovered
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.runtime import Shard
 from topicd.shards.wal.shard import WalShard
@@ -75,17 +75,6 @@ SMALL: dict[str, Any] = {
     "map_cache_bytes": 0,
     "max_inflight_bytes": 1 << 30,
 }
-
-
-def shrink() -> Callable[[], None]:
-    """Make batches travel together only as far as the small rings allow; the answer undoes it."""
-    before = append._SMALL, append._TOGETHER
-    append._SMALL, append._TOGETHER = 2 * KIB, 4 * KIB
-
-    def undo() -> None:
-        append._SMALL, append._TOGETHER = before
-
-    return undo
 
 
 class Killed(BaseException):
@@ -131,7 +120,9 @@ class Machine:
         self._channels: list[tuple[ControlChannel, socket.socket]] = []
         self._regions: list[shm.Region] = []
         self.wals: dict[int, WalShard] = {}
-        self.actors: dict[int, Actor] = {}
+        self.deliveries: dict[int, Parts] = {}
+        self.bells: dict[int, Doorbell] = {}
+        self.pools: dict[int, Inline] = {}
         self.results: dict[int, Recovered] = {}
         self._wires: dict[int, Wire] = {}
         self.drained = False  # what was in the rings of the previous run is in the WAL
@@ -168,30 +159,31 @@ class Machine:
             raise
         return wal
 
-    def start_delivery(self, index: int, *, absorb: bool = True) -> Actor:
+    def start_delivery(self, index: int, *, absorb: bool = True) -> Parts:
         """absorb: what follows a recovery, the first checkpoint and snapshot, happens with the next settle()."""
         shard = self._shard(DELIVERY, index)
+        self.bells[index] = shard.bell
         outlets = [
             Outlet(
                 wal, RingProducer.attach(ring_shm(self.instance, wal, index), self.instance), shard.bell_of(WAL, wal)
             )
             for wal in range(self.wal_shards)
         ]
-        actor = Actor(shard, self.loop, outlets)
-        actor.checkpointer._pool = actor.checkpointer.snapshots._pool = Inline()  # type: ignore[assignment]
-        actor.topics.add_ids(self.next_id, self.next_id + ID_BLOCK)
+        self.pools[index] = Inline()
+        parts = Parts(shard, self.loop, outlets, self.pools[index])
+        parts.ids.add(self.next_id, self.next_id + ID_BLOCK)
         self.next_id += ID_BLOCK
         self.turn_wals()
         for outlet in outlets:
             outlet.set_absorbed(None)
             outlet.open()
-        self.results[index] = Recovery(actor).run(lambda percent, what: None, self._live_ends())
+        self.results[index] = parts.recovery().run(lambda percent, what: None, self._live_ends())
         if absorb:
-            actor.checkpointer.open()
-        self.actors[index] = actor
-        actor.doorbell()
+            parts.rounds.open()
+        self.deliveries[index] = parts
+        parts.turn.doorbell()
         self._wires.pop(index, None)
-        return actor
+        return parts
 
     def replace_wal(self, index: int) -> None:
         """Its process was killed: nothing of it acts any more, and a successor takes over."""
@@ -211,15 +203,14 @@ class Machine:
     def _shard(self, kind: str, index: int) -> Shard:
         old = None
         if self._previous is not None and not self._power_lost:
-            old = OldInstance(self._previous.instance, self._previous.wal_shards, self._previous.delivery_shards)
-        info = BootInfo(
+            old = Instance(self._previous.instance, self._previous.wal_shards, self._previous.delivery_shards)
+        boot = ShardBoot(
             kind=kind,
             index=index,
             instance=self.instance,
             run=self.run,
             wal_shards=self.wal_shards,
             delivery_shards=self.delivery_shards,
-            settings={},
             bell_fds=self._memory.bells,
             wal_seed=SEED,
             old_instance=old if kind == WAL else None,
@@ -227,20 +218,18 @@ class Machine:
         )
         channel, peer = ControlChannel.pair()
         self._channels.append((channel, peer))
-        bells = shm.attach(bells_shm(self.instance), shm.RegionKind.BELLS, self.instance)
-        self._regions.append(bells)
-        return Shard(
-            boot=info,
+        shard = Shard(
+            info=BootInfo(kind, index, self.instance, self.run, {}, boot.extras()),
             channel=channel,
             settings=self.settings,
-            stats=StatsPage.attach(self.instance, info.name),
+            stats=StatsPage.attach(self.instance, boot.name),
             clock=self.clock,
             fs=self.fs,
             data=self.data,
             run=RunDir(Path("/run")),
-            bells=bells,
-            bell=Doorbell(bells, info.bell_index, self._memory.bells[info.name]),
         )
+        self._regions.append(shard.bells)
+        return shard
 
     def _live_ends(self) -> dict[int, int]:
         ends = {}
@@ -255,8 +244,8 @@ class Machine:
     def stop(self) -> None:
         """As SIGTERM would: everything checkpointed, synced and attested."""
         self.settle()
-        for actor in self.actors.values():
-            self.loop.create_task(actor.checkpointer.close())
+        for parts in self.deliveries.values():
+            self.loop.create_task(parts.rounds.close())
             self.settle()
         for wal in self.wals.values():
             wal._committer.finish()
@@ -331,25 +320,24 @@ class Machine:
         """Until nobody has anything to do any more."""
         for _ in range(TURNS):
             busy = self.turn_wals()
-            for actor in list(self.actors.values()):
+            for index, parts in list(self.deliveries.items()):
                 # Only a bell wakes it: a lost wake-up is a request without an answer here too.
-                if select.select([actor.shard.bell.fd], [], [], 0)[0]:
+                if select.select([self.bells[index].fd], [], [], 0)[0]:
                     with suppress(Killed):
-                        actor.doorbell()
+                        parts.turn.doorbell()
             self.pulse()
             self.wait(asyncio.sleep(0))
             self._notice_deaths()
             self.pulse()
             busy = busy or any(wal._committer.pending() for wal in self.wals.values())
-            busy = busy or any(actor._turn_scheduled for actor in self.actors.values())
+            busy = busy or any(parts.agenda.scheduled for parts in self.deliveries.values())
             if not busy and all(task.done() for task in asyncio.all_tasks(self.loop)):
                 return
         raise AssertionError("the machine never comes to rest")
 
     def _notice_deaths(self) -> None:
-        for actor in self.actors.values():
-            pool = actor.checkpointer._pool
-            if isinstance(pool, Inline) and isinstance(pool.died, Crashed):
+        for pool in self.pools.values():
+            if isinstance(pool.died, Crashed):
                 raise pool.died
 
     def wait(self, awaitable: Any) -> Any:
@@ -361,19 +349,19 @@ class Machine:
         self.settle()
 
     def checkpoint(self) -> None:
-        for actor in self.actors.values():
-            actor.checkpointer.checkpoint_now()
+        for parts in self.deliveries.values():
+            parts.rounds.checkpoint_now()
         self.settle()
 
     def snapshot(self) -> None:
-        for actor in self.actors.values():
-            actor.checkpointer.snapshot_now()
+        for parts in self.deliveries.values():
+            parts.snapshots.start()
         self.settle()
 
     def tick(self) -> None:
         """What a delivery shard does once a second."""
-        for actor in self.actors.values():
-            actor.checkpointer.tick()
+        for parts in self.deliveries.values():
+            parts.tick()
         self.settle()
 
     def tick_wals(self) -> None:
@@ -406,20 +394,20 @@ class Machine:
 
     # ---- requests ----
 
-    def actor_of(self, topic: str) -> Actor:
-        return self.actors[delivery_shard(topic, self.delivery_shards)]
+    def delivery_of(self, topic: str) -> Parts:
+        return self.deliveries[delivery_shard(topic, self.delivery_shards)]
 
     def wire_of(self, topic: str) -> Wire:
         index = delivery_shard(topic, self.delivery_shards)
         if index not in self._wires:
-            self._wires[index] = Wire(self, self.actors[index])
+            self._wires[index] = Wire(self, self.deliveries[index])
         return self._wires[index]
 
     def configure(self, topic: str, **config: Any) -> int:
         return int(self.ask(topic, Op.CONFIGURE, config=config)["topic_id"])
 
     def topic_id(self, topic: str) -> int:
-        return self.actor_of(topic).topics.by_name[topic].id
+        return self.delivery_of(topic).catalog.by_name[topic].id
 
     def append(
         self, topic: str, payloads: Sequence[bytes], *, tag: str | None = None, producer: int = 0, number: int = 0
@@ -488,7 +476,7 @@ class Machine:
         return found
 
     def topics(self) -> list[str]:
-        return sorted(name for actor in self.actors.values() for name in actor.topics.by_name)
+        return sorted(name for parts in self.deliveries.values() for name in parts.catalog.by_name)
 
     def damage(self) -> list[str]:
         return [line for result in self.results.values() for line in result.damage]
@@ -500,13 +488,13 @@ class Machine:
     def _picture_of(self, name: str) -> dict[str, Any]:
         state = self.state(name)
         kept = ("head_seq", "earliest_seq", "next_seq", "evict_floor", "count", "bytes", "config", "topic_id")
-        topic = self.actor_of(name).topics.by_name[name]
+        topic = self.delivery_of(name).catalog.by_name[name]
         return {
             **{key: state[key] for key in kept},
             "records": self.read(name),
-            "consumers": self.ask(name, Op.CONSUMER, action="list")["consumers"],
-            "losses": [tuple(loss) for loss in topic.losses],
-            "producers": topic.producers.to_wire(topic.visible),
+            "consumers": self.ask(name, Op.CONSUMER_LIST)["consumers"],
+            "losses": [tuple(loss) for loss in topic.floors.losses],
+            "producers": topic.producers.to_snapshot(topic.seqs.visible),
         }
 
 
@@ -536,14 +524,14 @@ class Inline(Executor):
 class Wire:
     """A connection to one delivery shard without a socket: messages go straight into a session."""
 
-    def __init__(self, machine: Machine, actor: Actor) -> None:
+    def __init__(self, machine: Machine, parts: Parts) -> None:
         self._machine = machine
         self.dead = False
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._reader = MessageReader()
         self._answers: dict[int, tuple[int, int, bytes]] = {}
         self._next = 0
-        self._session = Session(actor)
+        self._session = Session(parts)
         self._session.connection_made(_Transport(self._theirs, self._arrived))
         self.ask(Op.HELLO, {"version": PROTOCOL_VERSION})
 

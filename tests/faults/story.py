@@ -13,7 +13,7 @@ from tests.faults.machine import KIB, ConnectionGone, Machine, Ticket
 from tests.support.faultfs import Crashed
 from tests.support.oracle import Batch, Oracle
 from topicd.errors import NotReady, OutOfOrder, StorageFailed, Throttled, TopicdError
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 REFUSALS = (StorageFailed, Throttled, NotReady)
 RETRIED = 6  # more than any scene has under way at once
@@ -99,9 +99,9 @@ class Story:
 
     def hear(self) -> None:
         """A disk or a shard died: what the delivery shard tells clients before it notices counts as well."""
-        for actor in self.machine.actors.values():
+        for parts in self.machine.deliveries.values():
             with suppress(Exception, Crashed):
-                actor.doorbell()
+                parts.turn.doorbell()
         for topic, batch, ticket in self._under_way:
             if ticket.wire.answered(ticket.request_id):
                 with suppress(TopicdError):
@@ -174,8 +174,8 @@ class Story:
 
     def consume(self, topic: str, seq: int) -> None:
         with self._refusable(f"consume {topic}"):
-            self.machine.ask(topic, Op.CONSUMER, action="open", name="reader")
-            self.machine.ask(topic, Op.CONSUMER, action="ack", name="reader", seq=seq)
+            self.machine.ask(topic, Op.CONSUMER_OPEN, name="reader")
+            self.machine.ask(topic, Op.CONSUMER_ACK, name="reader", seq=seq)
             self.cursors[topic] = max(seq, self.cursors.get(topic, 0))
 
     def delete_topic(self, topic: str) -> None:
@@ -233,7 +233,7 @@ class Story:
         config = state["config"]
         if topic in self.asked and all(config[k] == v for k, v in self.asked[topic].items()):
             self._configured(topic)
-        gaps = list(self.machine.actor_of(topic).topics.by_name[topic].lost) if lossy else []
+        gaps = list(self.machine.delivery_of(topic).catalog.by_name[topic].contents.lost) if lossy else []
         found = self.oracle.check(topic, records, head_seq=state["head_seq"], tail_may_be_lost=lossy, gaps=gaps)
         if state["count"] != len(records):
             found.append(f"{topic}: count says {state['count']}, {len(records)} are there")
@@ -249,7 +249,7 @@ class Story:
         if wrong:
             found.append(f"{topic}: configured {self.configs[topic]}, found {wrong}")
         if topic in self.cursors:
-            rows = self.machine.ask(topic, Op.CONSUMER, action="list")["consumers"]
+            rows = self.machine.ask(topic, Op.CONSUMER_LIST)["consumers"]
             if not any(row["acked_seq"] >= self.cursors[topic] for row in rows):
                 found.append(f"{topic}: consumer acknowledged {self.cursors[topic]}, found {rows}")
         return found

@@ -12,8 +12,8 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from topicd.errors import StorageFailed, TopicNotFound
 from topicd.frames import FrameType
-from topicd.ipc.protocol.wire import Op
-from topicd.shards.delivery.actor import Actor
+from topicd.ipc.protocol.messages import Op
+from topicd.shards.delivery.parts import Parts
 from topicd.shards.storage.walfile import LogReader, scan_group
 
 TOPIC = "t"
@@ -34,8 +34,8 @@ class Place:
         return self.machines[-1]
 
     @property
-    def actor(self) -> Actor:
-        return self.machine.actor_of(TOPIC)
+    def parts(self) -> Parts:
+        return self.machine.delivery_of(TOPIC)
 
     def restart(self) -> None:
         self.machine.abandon()
@@ -44,7 +44,7 @@ class Place:
 
     def frames_in_log(self) -> list[int]:
         """Types, in order."""
-        reader = LogReader(self.disk, self.machine.data.wal_shard(0), self.actor.shard.boot.wal_seed)
+        reader = LogReader(self.disk, self.machine.data.wal_shard(0), self.parts.place.wal_seed)
         scans = [scan_group(chunk.view, group) for chunk in reader.chunks() for group in chunk.groups]
         return [run.type for scan in scans for run in scan.runs]
 
@@ -100,15 +100,15 @@ def test_a_claim_counts_only_for_the_batch_that_is_there(place: Place) -> None:
 
 
 def test_the_claim_stays_in_the_log_until_its_batch_is_stored(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpointer, outlet = place.actor.checkpointer, place.actor.outlets[0]
-    ready = checkpointer.note_direct
-    monkeypatch.setattr(checkpointer, "note_direct", lambda topic: None)
+    backlog, outlet = place.parts.backlog, place.parts.outlets[0]
+    ready = backlog.note_direct
+    monkeypatch.setattr(backlog, "note_direct", lambda topic: None)
     ticket = place.machine.begin_append(TOPIC, large("a"), producer=7, number=1)
     place.machine.settle()
-    (entry,) = place.actor.topics.by_name[TOPIC].lane
+    (entry,) = place.parts.catalog.by_name[TOPIC].flight.behind_direct
     assert entry.pin is not None
     assert outlet.settled_pos == entry.pin < outlet.placed_pos
-    ready(place.actor.topics.by_name[TOPIC])
+    ready(place.parts.catalog.by_name[TOPIC])
     place.machine.settle()
     assert not place.machine.finish_append(TOPIC, ticket).deduped
     assert outlet.settled_pos == outlet.placed_pos
@@ -137,7 +137,7 @@ def test_a_topic_takes_nothing_until_the_debris_is_gone(place: Place) -> None:
 
 @pytest.mark.fault("DIR-04")
 def test_those_who_wait_hear_that_the_topic_is_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place.actor.checkpointer, "note_direct", lambda topic: None)
+    monkeypatch.setattr(place.parts.backlog, "note_direct", lambda topic: None)
     tickets = [
         place.machine.begin_append(TOPIC, large("a"), producer=7, number=1),
         place.machine.begin_append(TOPIC, [b"behind"], producer=7, number=2),
@@ -147,16 +147,16 @@ def test_those_who_wait_hear_that_the_topic_is_gone(place: Place, monkeypatch: p
     for ticket in tickets:
         with pytest.raises(TopicNotFound):
             place.machine.finish_append(TOPIC, ticket)
-    assert place.actor.direct.bytes == 0
-    assert not place.actor.outlets[0].pins
+    assert place.parts.direct.bytes == 0
+    assert not place.parts.outlets[0].pins
 
 
 def test_what_waits_counts_as_under_way(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place.actor.checkpointer, "note_direct", lambda topic: None)
+    monkeypatch.setattr(place.parts.backlog, "note_direct", lambda topic: None)
     frames = place.machine.begin_append(TOPIC, large("a"), producer=7, number=1)
     place.machine.begin_append(TOPIC, [b"behind"], producer=7, number=2)
     place.machine.settle()
     assert not frames.wire.answered(frames.request_id)
-    topic = place.actor.topics.by_name[TOPIC]
-    assert place.actor.direct.bytes == sum(len(entry.frames) for entry in topic.lane) > 4 * 400
-    assert (topic.head, topic.visible) == (5, 0)
+    topic = place.parts.catalog.by_name[TOPIC]
+    assert place.parts.direct.bytes == sum(len(entry.frames) for entry in topic.flight.behind_direct) > 4 * 400
+    assert (topic.seqs.head, topic.seqs.visible) == (5, 0)

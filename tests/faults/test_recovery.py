@@ -14,7 +14,7 @@ from tests.faults.sweep import Stage, unlike
 from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import Crashed, FaultFs
 from topicd import paths
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.shards.wal.spares import Spares
 
 # Where the WAL still holds everything from the first byte on, or speaks of it.
@@ -119,7 +119,7 @@ def test_wal_keeps_what_the_snapshot_before_the_newest_does_not_know(disk: FakeD
         story = Story(machine.open())
         story.topic("f", "fsync")
         machine.forget_wal()  # two snapshots know the topic
-        snapshots = machine.actors[0].checkpointer.snapshots
+        snapshots = machine.deliveries[0].snapshots
         saved = snapshots.saved
         story.configure("f", priority=7)
         for _ in range(10):
@@ -225,8 +225,8 @@ def test_head_outlives_the_last_record(disk: FakeDisk) -> None:
             story.delete(name, before_seq=6) if name != "d" else story.delete(name, tag="x")
         story.checkpoint()
         machine.advance(200)
-        for actor in machine.actors.values():
-            actor.checkpointer.tick()
+        for parts in machine.deliveries.values():
+            parts.rounds.tick()
         machine.forget_wal()
         machine.stop()
         with Machine(disk, previous=machine) as successor:
@@ -299,9 +299,9 @@ def test_nothing_is_visible_before_its_class_is_met(disk: FakeDisk) -> None:
         story.topic("f", "fsync")
         ticket = machine.begin_append("f", [b"early"])
         machine.turn_delivery_only()
-        ring = machine.actors[0].outlets[0]._ring
+        ring = machine.deliveries[0].outlets[0]._ring
         assert ring.head > ring.synced_pos
-        assert machine.actor_of("f").topics.by_name["f"].visible == 0
+        assert machine.delivery_of("f").catalog.by_name["f"].seqs.visible == 0
         machine.finish_append("f", ticket)
         assert ring.synced_pos == ring.head
         assert machine.ask("f", Op.STATE)["head_seq"] == 1

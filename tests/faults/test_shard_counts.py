@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.machine import Machine
 from tests.support.fakedisk import FakeDisk
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 NAMES = [f"topic-{n}" for n in range(12)]
 
@@ -35,8 +35,8 @@ def fill(machine: Machine) -> None:
     machine.ask(NAMES[0], Op.DELETE_RECORDS, before_seq=4)
     machine.ask(NAMES[1], Op.DELETE_RECORDS, match="t1")
     machine.configure(NAMES[2], cap_records=7)
-    machine.ask(NAMES[3], Op.CONSUMER, action="open", name="reader")
-    machine.ask(NAMES[3], Op.CONSUMER, action="ack", name="reader", seq=6)
+    machine.ask(NAMES[3], Op.CONSUMER_OPEN, name="reader")
+    machine.ask(NAMES[3], Op.CONSUMER_ACK, name="reader", seq=6)
     machine.ask(NAMES[4], Op.DELETE_TOPIC)
     machine.settle()
 
@@ -94,7 +94,7 @@ def test_shard_that_never_wrote_a_snapshot_loses_no_topic_to_the_next_run(disk: 
             second.start_delivery(index, absorb=index == 0)
         second.settle()
         for _ in range(4):
-            second.actors[0].checkpointer.snapshot_now()
+            second.deliveries[0].snapshots.start()
             second.settle()
         second.abandon()
         with Machine(disk, previous=second, wal_shards=1, delivery_shards=2) as third:

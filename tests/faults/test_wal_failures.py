@@ -1,4 +1,4 @@
-"""The failure policy of the WAL path, case by case: real committer, log, rings, outlet and actor over a disk that
+"""The failure policy of the WAL path, case by case: real committer, log, rings, outlet and turns over a disk that
 refuses. What the sweeps find by search is spelled out here.
 """
 
@@ -16,7 +16,7 @@ from tests.faults.story import Story, all_classes
 from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from topicd.errors import StorageFailed
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 MIB = 1024 * KIB
 WAL_DIR = ROOT / "wal" / "shard-00"
@@ -133,8 +133,8 @@ def test_what_waits_to_be_sent_again_survives_a_second_failure(story: Story, fau
     machine = story.machine
     machine.clock.advance(60)
     machine.turn_wals_only()  # the sync fails, the WAL shard works again at once
-    machine.actors[0].doorbell()  # everything is sent again; not all of it fits
-    assert machine.actors[0].outlets[0].backlog_bytes > 0
+    machine.deliveries[0].turn.doorbell()  # everything is sent again; not all of it fits
+    assert machine.deliveries[0].outlets[0].backlog_bytes > 0
     faults.calls.clear()
     machine.clock.advance(60)
     machine.turn_wals_only()  # what did fit fails a second time
@@ -152,7 +152,7 @@ def test_failed_batch_that_was_written_already_is_not_in_the_log(story: Story, f
     """Written in one turn, its sync wanted in the next: if a write fails in between it must be failed and gone, or kept
     and acknowledged."""
     machine = story.machine
-    ring = machine.actors[0].outlets[0]._ring
+    ring = machine.deliveries[0].outlets[0]._ring
     wanted: list[int] = []
     ring.want_sync = wanted.append  # type: ignore[method-assign]
     early = machine.begin_append("f", [b"early"])
@@ -254,5 +254,5 @@ def test_every_request_is_answered_exactly_once_while_the_disk_fails_for_good(st
             continue
         except Unanswered:
             raise AssertionError("a request is left hanging") from None
-    assert not story.machine.actors[0].outlets[0]._synced_queue
-    assert not story.machine.actors[0].outlets[0]._written_queue
+    assert not story.machine.deliveries[0].outlets[0]._synced_queue
+    assert not story.machine.deliveries[0].outlets[0]._written_queue

@@ -21,7 +21,8 @@ from tests.support.daemon import Daemon
 from tests.support.timewarp import ENVIRON, PATIENCE_S, run_once
 from tests.support.topicmodel import Clock, Expected, Gap, Match, Rec, Refused, TopicModel
 from topicd.errors import TopicdError
-from topicd.ipc.protocol.wire import MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import MessageFlag
 
 START_MS = 1_900_000_000_000  # ahead of the real clock, which a daemon shows until it is told otherwise
 CONSUMERS = ("ann", "bob", "eve")
@@ -618,7 +619,7 @@ class World:
         """start: as on the wire, with Pos for a seq and an age for a time."""
         self.note("consumer", slot=slot, action=action, name=name, start=start, seq=seq)
         topic = self.topics.get(slot)
-        request: dict[str, Any] = {"action": action, "topic": self.name(slot), "name": name}
+        request: dict[str, Any] = {"topic": self.name(slot), "name": name}
         resolved = self._start(topic, start)
         if action in ("open", "reset") and resolved is not None:
             request["start"] = resolved
@@ -626,7 +627,7 @@ class World:
             request["seq"] = seq.of(topic)
 
         def daemon() -> dict[str, Any]:
-            return self._wire(slot).ask(Op.CONSUMER, request)
+            return self._wire(slot).ask(Op[f"CONSUMER_{action.upper()}"], request)
 
         if topic is None:
             self._not_found(slot, daemon, "consumer")
@@ -654,7 +655,7 @@ class World:
 
     def _compare_consumers(self, slot: int) -> None:
         wanted = self.topics[slot].consumer_rows()
-        found = self._wire(slot).ask(Op.CONSUMER, {"action": "list", "topic": self.name(slot)})["consumers"]
+        found = self._wire(slot).ask(Op.CONSUMER_LIST, {"topic": self.name(slot)})["consumers"]
         got = [{key: row[key] for key in ("name", "acked_seq", "head_seq", "lag")} for row in found]
         assert got == wanted, f"consumers of {self.name(slot)}: {got}, expected {wanted}"
 

@@ -22,7 +22,7 @@ from tests.process.procstat import pss_bytes
 from tests.process.wire import Closed, Wire
 from tests.support.daemon import Daemon, wait_until
 from topicd.errors import TopicdError
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.limits import MIB
 from topicd.placement import delivery_shard
 

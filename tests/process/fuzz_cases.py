@@ -12,7 +12,8 @@ import msgpack
 
 from tests.process.wire import append_body, batch
 from topicd.ipc.protocol import wire as protocol
-from topicd.ipc.protocol.wire import APPEND, BULK_OPS, CREDIT, FETCH, HEADER, LENGTH_FIELD, MIN_LENGTH, MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import APPEND, BULK_OPS, CREDIT, FETCH, HEADER, LENGTH_FIELD, MIN_LENGTH, MessageFlag
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
 
 DELIVERY = "delivery"
@@ -132,7 +133,7 @@ class Requests:
         chance, name = self.chance, self.name()
         match op:
             case Op.HELLO:
-                return {"version": 1, "client": "fuzz"}
+                return {"version": protocol.PROTOCOL_VERSION, "client": "fuzz"}
             case Op.OPEN | Op.CONFIGURE:
                 return {"topic": name, "config": {"cap_records": chance.choice([10, 100, 1000])}, "create": True}
             case Op.STATE:
@@ -143,17 +144,21 @@ class Requests:
                 return {"topic": f"doomed-{chance.randrange(20)}", "if_empty": chance.random() < 0.5}
             case Op.DELETE_RECORDS:
                 return {"topic": name, "before_seq": chance.randrange(1000), "match": ["tag", "Glob", "t*"]}
-            case Op.PRODUCER:
-                producer = chance.choice([1, 2, 2**64 - 1])
-                return {"topic": name, "producer_id": producer, "release": chance.random() < 0.5}
+            case Op.PRODUCER | Op.RELEASE_PRODUCER:
+                return {"topic": name, "producer_id": chance.choice([1, 2, 2**64 - 1])}
             case Op.SUBSCRIBE:
                 entry = {"topic": name, "from_seq": chance.randrange(100)}
                 return {"topics": [entry], "pattern": chance.choice(["", "f*"]), "credit": 1024, "nodes": ["n"]}
             case Op.UNSUBSCRIBE:
                 return {"subscription": 1_000_000 + chance.randrange(100)}
-            case Op.CONSUMER:
-                action = chance.choice(["open", "ack", "list", "reset", "remove", "state"])
-                return {"action": action, "topic": name, "name": f"c{chance.randrange(5)}", "seq": chance.randrange(50)}
+            case Op.CONSUMER_LIST:
+                return {"topic": name}
+            case Op.CONSUMER_ACK:
+                return {"topic": name, "name": f"c{chance.randrange(5)}", "seq": chance.randrange(50)}
+            case Op.CONSUMER_OPEN | Op.CONSUMER_RESET:
+                return {"topic": name, "name": f"c{chance.randrange(5)}", "start": {"seq": chance.randrange(50)}}
+            case Op.CONSUMER_REMOVE | Op.CONSUMER_STATE:
+                return {"topic": name, "name": f"c{chance.randrange(5)}"}
             case Op.STATUS:
                 return {"stats": chance.random() < 0.5}
             case Op.DEBUG:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.daemon import LIVELY, Daemon, wait_until
-from topicd.client.client import Client
-from topicd.client.records import Record
+from topicd.client.blocking.client import Client
+from topicd.client.core.records import Record
 from topicd.model import GapReason
 
 SETTINGS = LIVELY
@@ -25,7 +25,7 @@ def client(module_daemon: Daemon) -> Client:
 def source(request: pytest.FixtureRequest, module_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Client:
     made = module_daemon.client()
     if request.param == "reads":
-        monkeypatch.setattr(made, "_history_socket", lambda topic: None)
+        monkeypatch.setattr(made.caller.shard_map, "history_socket", lambda topic: None)
     return made
 
 

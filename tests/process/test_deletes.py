@@ -12,7 +12,7 @@ from tests.process.wire import Wire, batch
 from tests.support.daemon import Daemon, wait_until
 from tests.support.timewarp import ENVIRON, Warp, segment_files
 from topicd.errors import Conflict, InvalidRequest, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.placement import wal_shard
 
 SETTINGS = {"segment_max_records": 7, "snapshot_ms": 100, "checkpoint_ms": 86_400_000}

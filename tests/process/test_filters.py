@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.daemon import Daemon
 from tests.support.timewarp import ENVIRON, Warp
-from topicd.client.client import Client
-from topicd.client.records import Record
+from topicd.client.blocking.client import Client
+from topicd.client.core.records import Record
 from topicd.errors import TopicNotFound
 
 SETTINGS = {"segment_max_records": 7, "snapshot_ms": 100, "checkpoint_ms": 86_400_000}

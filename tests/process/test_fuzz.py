@@ -11,7 +11,8 @@ from tests.process.fuzz import Broken, Fuzzer, fuzz
 from tests.process.fuzz_cases import DELIVERY, STRATEGIES, SUPERVISOR, Requests, Stream, World, foresee
 from tests.process.wire import packed
 from tests.support.daemon import Daemon
-from topicd.ipc.protocol.wire import HEADER, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import HEADER
 
 CASES = 3000
 GROWTH_MIB = 20

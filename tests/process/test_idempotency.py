@@ -12,9 +12,9 @@ from tests.process.conftest import Served
 from tests.process.wire import Appended, Wire, batch
 from tests.support.daemon import Daemon, drain_topic
 from tests.support.timewarp import ENVIRON, Warp
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.errors import Conflict, OutOfOrder
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 SETTINGS = {"segment_max_records": 50, "snapshot_ms": 100}
 __all__ = ["ENVIRON"]  # of the module's daemon

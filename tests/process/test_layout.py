@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.process.wire import Wire, owner
 from tests.support.daemon import Daemon, wait_until
 from topicd.ipc import shm
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 SHARDS = 2
 DATA = [

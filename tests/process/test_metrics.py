@@ -15,7 +15,7 @@ from tests.support.daemon import Daemon, wait_until
 from tests.support.promtext import Exposition
 from tests.support.stub_harness import stub_daemons, wait_for
 from topicd import metrics
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.placement import delivery_shard
 
 
@@ -137,7 +137,7 @@ def test_connections_are_shown(module_daemon: Daemon, topic: str) -> None:
 def test_health_ready_and_nothing_else(module_daemon: Daemon) -> None:
     for where in (module_daemon.run.metrics_socket, PORT):
         assert http.get(where, "/health")[0] == 200
-        assert http.get(where, "/ready") == (200, "text/plain; charset=utf-8", "serving: 4 shards\n")
+        assert http.get(where, "/ready") == (200, "text/plain; charset=utf-8", "serving: 4 processes\n")
         assert http.get(where, "/metrics?x=1")[0] == 200
         for path in ("/", "/metrics/", "/nothing"):
             assert http.get(where, path)[0] == 404

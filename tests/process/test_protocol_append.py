@@ -22,7 +22,8 @@ from topicd.errors import (
     TopicNotFound,
 )
 from topicd.frames import FLAGS_AT, SEQ_AT, TYPE_AT, FrameFlag
-from topicd.ipc.protocol.wire import ANSWER, APPEND, HEADER, MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, APPEND, HEADER, MessageFlag
 from topicd.limits import KIB, MIB
 
 CLASSES = ["ephemeral", "memory", "disk", "fsync"]

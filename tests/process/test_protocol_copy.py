@@ -9,7 +9,8 @@ from tests.process.wire import Appended, Wire
 from tests.support.daemon import wait_until
 from topicd.client.staging.names import STAGES
 from topicd.errors import BatchTooLarge, Conflict, InvalidRequest, OutOfOrder, TopicdError
-from topicd.ipc.protocol.wire import APPEND, COPIED, MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import APPEND, COPIED, MessageFlag
 from topicd.limits import KIB, MAX_COPY_BYTES, MAX_COPY_RANGES, MAX_U64
 from topicd.placement import delivery_shard
 from topicd.shards.storage.segment.index import ENTRY_BYTES

@@ -18,7 +18,8 @@ from tests.process.wire import Reply, Wire, packed
 from tests.support.daemon import Daemon, wait_until
 from topicd import limits
 from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, UnsupportedVersion
-from topicd.ipc.protocol.wire import ANSWER, HEADER, PROTOCOL_VERSION, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, HEADER, PROTOCOL_VERSION
 
 ROLES = ["supervisor", "delivery"]
 
@@ -49,7 +50,7 @@ def test_hello_gives_the_shard_map(served: Served) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("version", [0, 2, -1, "1", None, [1], {}, 2**63])
+@pytest.mark.parametrize("version", [0, 1, PROTOCOL_VERSION + 1, -1, "2", 2.0, True, None, [2], {}, 2**63])
 def test_another_version_is_refused_and_a_better_hello_is_welcome(served: Served, role: str, version: object) -> None:
     wire = greet(served, role, greet=False)
     with pytest.raises(UnsupportedVersion):
@@ -149,9 +150,17 @@ def test_what_came_before_the_bad_length_is_answered(served: Served) -> None:
 def test_a_control_message_of_the_full_size_is_read(served: Served) -> None:
     wire = served.shard(0)
     room = limits.MAX_CONTROL_MESSAGE - (HEADER.size - 4)
-    body = msgpack.packb({"x": bytes(room - 8)})
+    fixed = len(msgpack.packb({"version": PROTOCOL_VERSION, "x": bytes(70_000)})) - 70_000
+    body = msgpack.packb({"version": PROTOCOL_VERSION, "x": bytes(room - fixed)})
     assert len(body) == room
-    assert wire.wait(wire.send(Op.PING, body)).op == Op.PING | ANSWER
+    assert wire.wait(wire.send(Op.HELLO, body)).op == Op.HELLO | ANSWER
+
+
+def test_a_field_that_is_not_declared_is_refused_by_name(served: Served) -> None:
+    wire = served.shard(0)
+    error = refusal(wire.wait(wire.send(Op.STATE, {"topic": "t", "touch": False, "tuoch": True})))
+    assert error.code == "invalid_request"
+    assert "'tuoch'" in error.message and "touch" in error.message
 
 
 @pytest.mark.parametrize("role", ROLES)

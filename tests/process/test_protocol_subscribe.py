@@ -12,7 +12,8 @@ from tests.process.wire import Fetched, Wire, batch
 from tests.support.daemon import Daemon, wait_until
 from topicd import limits
 from topicd.errors import InvalidRequest, Throttled, TopicdError, TopicNotFound
-from topicd.ipc.protocol.wire import CREDIT, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import CREDIT
 from topicd.limits import KIB, MIB
 from topicd.placement import delivery_shard
 

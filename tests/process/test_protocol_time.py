@@ -11,7 +11,7 @@ import pytest
 from tests.process.conftest import SETTINGS, SHARDS
 from tests.process.wire import Reply, Wire, packed
 from tests.support.daemon import Daemon
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.placement import delivery_shard
 
 

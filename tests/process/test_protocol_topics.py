@@ -19,7 +19,8 @@ from topicd.errors import (
     TopicNotFound,
     WrongShard,
 )
-from topicd.ipc.protocol.wire import ANSWER, Op
+from topicd.ipc.protocol.messages import REQUESTS, Op
+from topicd.ipc.protocol.wire import ANSWER
 from topicd.paths import topic_dir_name
 from topicd.placement import delivery_shard
 
@@ -68,9 +69,10 @@ def test_names_that_are_allowed(served: Served, name: str) -> None:
 )
 def test_names_that_are_not(served: Served, name: object) -> None:
     wire = served.shard(0)
-    for op in (Op.OPEN, Op.CONFIGURE, Op.STATE, Op.DELETE_TOPIC, Op.DELETE_RECORDS, Op.CONSUMER):
-        with pytest.raises(InvalidRequest):
-            wire.ask(op, {"topic": name, "config": {}, "before_seq": 1})
+    for request in REQUESTS.values():
+        if "topic" in request.RULES:
+            with pytest.raises(InvalidRequest, match="topic name"):
+                wire.ask(request.OP, {"topic": name})
 
 
 def test_a_topic_of_another_shard_is_sent_there(served: Served, topic: str) -> None:
@@ -335,32 +337,32 @@ def test_a_consumer_remembers_where_it_was(served: Served, topic: str) -> None:
     wire = served.wire(topic)
     topic_id = wire.open(topic, durability="fsync")
     wire.append(topic_id, [b"x"] * 10)
-    made = wire.ask(Op.CONSUMER, {"action": "open", "topic": topic, "name": "c"})
+    made = wire.ask(Op.CONSUMER_OPEN, {"topic": topic, "name": "c"})
     assert (made["created"], made["acked_seq"], made["lag"]) == (True, 0, 10)
-    assert wire.ask(Op.CONSUMER, {"action": "ack", "topic": topic, "name": "c", "seq": 6})["acked_seq"] == 6
-    assert wire.ask(Op.CONSUMER, {"action": "ack", "topic": topic, "name": "c", "seq": 3})["acked_seq"] == 6
+    assert wire.ask(Op.CONSUMER_ACK, {"topic": topic, "name": "c", "seq": 6})["acked_seq"] == 6
+    assert wire.ask(Op.CONSUMER_ACK, {"topic": topic, "name": "c", "seq": 3})["acked_seq"] == 6
     with pytest.raises(Conflict):
-        wire.ask(Op.CONSUMER, {"action": "ack", "topic": topic, "name": "c", "seq": 11})
+        wire.ask(Op.CONSUMER_ACK, {"topic": topic, "name": "c", "seq": 11})
     served.daemon.restart()
     wire = served.wire(topic)
-    [row] = wire.ask(Op.CONSUMER, {"action": "list", "topic": topic})["consumers"]
+    [row] = wire.ask(Op.CONSUMER_LIST, {"topic": topic})["consumers"]
     assert (row["name"], row["acked_seq"], row["lag"]) == ("c", 6, 4)
-    wire.ask(Op.CONSUMER, {"action": "remove", "topic": topic, "name": "c"})
+    wire.ask(Op.CONSUMER_REMOVE, {"topic": topic, "name": "c"})
     with pytest.raises(ConsumerNotFound):
-        wire.ask(Op.CONSUMER, {"action": "ack", "topic": topic, "name": "c", "seq": 7})
+        wire.ask(Op.CONSUMER_ACK, {"topic": topic, "name": "c", "seq": 7})
 
 
 def test_a_consumer_request_that_cannot_be_is_refused(wire: Wire, topic: str) -> None:
     wire.open(topic)
     for body in (
-        {"action": "dance", "name": "c"},
-        {"action": "open", "name": "../c"},
-        {"action": "open"},
-        {"action": "open", "name": "c", "start": {"seq": -1}},
-        {"action": ["open"], "name": "c"},
+        {"name": "c", "dance": True},
+        {"name": "../c"},
+        {},
+        {"name": "c", "start": {"seq": -1}},
+        {"name": ["c"]},
     ):
         with pytest.raises(InvalidRequest):
-            wire.ask(Op.CONSUMER, {"topic": topic, **body})
+            wire.ask(Op.CONSUMER_OPEN, {"topic": topic, **body})
 
 
 # ---- limits of the daemon ----

@@ -12,9 +12,9 @@ from tests.process.conftest import Served
 from tests.process.wire import Fetched, Wire
 from tests.support.daemon import Daemon, drain_topic, wait_until
 from tests.support.timewarp import ENVIRON, Warp, segment_files
-from topicd.client.records import Gap, Record, RecordsMissed
+from topicd.client.core.records import Gap, Record, RecordsMissed
 from topicd.errors import InvalidRequest, TopicFull
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 SETTINGS = {"segment_max_records": 7, "snapshot_ms": 100}
 HOUR_MS = 3_600_000
@@ -319,7 +319,7 @@ def test_an_ephemeral_topic_keeps_no_memory_of_what_is_gone(
 ) -> None:
     topic_id = wire.open(topic, durability="ephemeral", **config)
     if "retain" in config:
-        wire.ask(Op.CONSUMER, {"action": "open", "topic": topic, "name": "c"})
+        wire.ask(Op.CONSUMER_OPEN, {"topic": topic, "name": "c"})
     big = [b"x" * 1000] * 500
 
     def write_and_remove() -> None:
@@ -327,7 +327,7 @@ def test_an_ephemeral_topic_keeps_no_memory_of_what_is_gone(
         if not config:
             wire.ask(Op.DELETE_RECORDS, {"topic": topic, "before_seq": head + 1})
         elif "retain" in config:
-            wire.ask(Op.CONSUMER, {"action": "ack", "topic": topic, "name": "c", "seq": head})
+            wire.ask(Op.CONSUMER_ACK, {"topic": topic, "name": "c", "seq": head})
 
     def resident() -> int:
         name = wire.path.name.removesuffix(".sock")

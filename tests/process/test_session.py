@@ -14,7 +14,8 @@ from tests.process.conftest import SHARDS, Served
 from tests.process.procstat import open_files
 from tests.process.wire import Wire, append_body, batch, packed
 from tests.support.daemon import wait_until
-from topicd.ipc.protocol.wire import ANSWER, FETCH, MessageFlag, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, FETCH, MessageFlag
 from topicd.limits import MIB
 from topicd.placement import delivery_shard
 

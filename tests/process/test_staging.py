@@ -14,14 +14,14 @@ from tests.process.cli_kit import run_ctl
 from tests.process.conftest import Served
 from tests.process.wire import batch as frames_of
 from tests.support.daemon import Daemon, drain_topic
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.client.staging import commitlog, copying, stages, sweep
 from topicd.client.staging.commitlog import CommitLog
 from topicd.client.staging.names import STAGES, producer_id
 from topicd.client.staging.plan import MAX_BATCH_BYTES, Chunk, Run, Staged, chunks_by_destination
 from topicd.client.staging.stages import Stages
 from topicd.errors import Conflict, InvalidRequest, OutOfOrder, TopicNotFound
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.limits import LASTING, MIB
 
 SETTINGS = {"segment_max_records": 500, "snapshot_ms": 100}
@@ -245,16 +245,16 @@ def test_a_commit_whose_records_travel_is_finished_all_the_same(
 
 def test_a_stage_of_another_shard_is_published(client: Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a start with another number of shards."""
-    there = client.engine.directory.shard_of(topic)
-    other = next(f"{topic}.{n}" for n in range(99) if client.engine.directory.shard_of(f"{topic}.{n}") != there)
+    there = client.caller.shard_map.shard_of(topic)
+    other = next(f"{topic}.{n}" for n in range(99) if client.caller.shard_map.shard_of(f"{topic}.{n}") != there)
     query = client.stages(topic)
     whole = Stages._stage_topic
     with monkeypatch.context() as patch:
         patch.setattr(Stages, "_stage_topic", lambda mine, batch, part, name: whole(mine, batch, part, other))
         far = query.write_records(0, 0, topic, numbered("far", 12_000))
-    assert client.engine.directory.shard_of(far.topic) != there
+    assert client.caller.shard_map.shard_of(far.topic) != there
     near = query.write_records(0, 1, topic, numbered("near", 12_000))
-    assert client.engine.directory.shard_of(near.topic) == there
+    assert client.caller.shard_map.shard_of(near.topic) == there
     query.commit(0, [far, near])
     assert payloads(client, topic) == numbered("far", 12_000) + numbered("near", 12_000)
 
@@ -380,7 +380,7 @@ def test_a_lasting_producer_begins_at_one_and_says_what_is_next(topic: str, serv
         wire.append(topic_id, [b"x"], producer=mine, batch_no=2)
     assert early.value.detail["expected"] == 1
     wire.append(topic_id, [b"x"], producer=mine, batch_no=1)
-    assert wire.ask(Op.PRODUCER, {**ask, "release": True})["expected"] == 2
+    assert wire.ask(Op.RELEASE_PRODUCER, ask)["expected"] == 2
     assert wire.append(topic_id, [b"x"], producer=mine, batch_no=1).deduped
 
 

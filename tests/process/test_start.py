@@ -11,7 +11,7 @@ import pytest
 
 from tests.process.wire import Wire
 from tests.support.daemon import Daemon
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 PATIENCE_S = 30.0
 

@@ -54,13 +54,13 @@ def test_delivery_shards_stop_before_the_first_wal_shard_is_asked(daemon: Start)
     )
 
 
-def test_delivery_shards_hear_wal_ready_only_when_every_wal_shard_serves(daemon: Start) -> None:
+def test_delivery_shards_are_told_to_start_only_when_every_wal_shard_serves(daemon: Start) -> None:
     d = daemon({"wal-01": {"slow": 0.4}}).start().wait_ready()
-    order = [(e["what"], e["name"]) for e in d.events() if e["what"] in ("serving", "wal_ready")]
-    first_told = min(order.index(("wal_ready", name)) for name in ("dlv-00", "dlv-01"))
+    order = [(e["what"], e["name"]) for e in d.events() if e["what"] in ("serving", "start")]
+    first_told = min(order.index(("start", name)) for name in ("dlv-00", "dlv-01"))
     assert {name for _, name in order[:first_told]} == {"wal-00", "wal-01"}
     for name in ("dlv-00", "dlv-01"):
-        assert order.index(("wal_ready", name)) < order.index(("serving", name))
+        assert order.index(("start", name)) < order.index(("serving", name))
 
 
 def test_each_shard_boots_with_all_it_needs(daemon: Start) -> None:
@@ -123,7 +123,7 @@ def test_a_killed_child_is_replaced_on_the_same_instance_and_others_live_on(daem
     if name.startswith("dlv"):
         first, second = d.events("boot", name)
         assert second["first_id"] >= first["end_id"]
-        assert len(d.events("wal_ready", name)) == 2
+        assert len(d.events("start", name)) == 2
     assert d.stop() == 0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stub_harness import Link, Start, StubDaemon, stub_daemons, wait_for
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 NAMES = ["wal-00", "wal-01", "dlv-00", "dlv-01"]
 
@@ -31,7 +31,7 @@ def test_hello_carries_the_shard_map(daemon: Start) -> None:
     d = daemon().start().wait_ready()
     hello = Link(d.socket).hello
     assert hello["shards"] == [str(d.root / "run" / f"dlv-0{i}.sock") for i in range(2)]
-    assert (hello["wal_shards"], hello["delivery_shards"], hello["version"]) == (2, 2, 1)
+    assert (hello["wal_shards"], hello["delivery_shards"], hello["version"]) == (2, 2, 2)
     assert (hello["role"], hello["state"], hello["instance"]) == ("supervisor", "serving", d.instances()[0])
     assert hello["limits"]["max_data_and_meta"] == 1024 * 1024
 
@@ -112,7 +112,7 @@ def test_ready_is_said_after_every_shard_serves_and_stopping_before_they_stop(
     assert len(d.events("serving")) == 4
     assert any(line.startswith("STATUS=starting") for line in before)
     assert any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in before)
-    heard_until(notify, "STATUS=serving: 4 shards")
+    heard_until(notify, "STATUS=serving: 4 processes")
     heard_until(notify, "WATCHDOG=1")
     assert d.stop() == 0
     heard_until(notify, "STOPPING=1")
@@ -120,10 +120,10 @@ def test_ready_is_said_after_every_shard_serves_and_stopping_before_they_stop(
 
 def test_status_follows_a_child_that_is_replaced_and_ready_is_said_once(daemon: Start, notify: socket.socket) -> None:
     d = with_systemd(daemon(), notify).start()
-    heard_until(notify, "STATUS=serving: 4 shards")
+    heard_until(notify, "STATUS=serving: 4 processes")
     os.kill(d.child("dlv-00")["pid"], signal.SIGKILL)
     heard = heard_until(notify, "STATUS=degraded: dlv-00 backoff")
-    heard += heard_until(notify, "STATUS=serving: 4 shards")
+    heard += heard_until(notify, "STATUS=serving: 4 processes")
     assert "READY=1" not in heard
 
 

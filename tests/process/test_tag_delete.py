@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.daemon import Daemon
 from tests.support.timewarp import ENVIRON, Warp
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 
 RECORDS = int(os.environ.get("TOPICD_TAG_RECORDS", "200000"))
 TAGS = 10_000  # each of them in every segment

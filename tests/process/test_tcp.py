@@ -17,10 +17,11 @@ import topicd.aio
 from tests.support.certs import Authority, Certificate
 from tests.support.daemon import Daemon, drain_topic, wait_until
 from tests.support.ports import free_ports
-from topicd.cli import tokenfile
-from topicd.client.client import Client
+from topicd.cli.offline import token_file
+from topicd.client.blocking.client import Client
+from topicd.client.core import requests
 from topicd.errors import ConnectionLost, Forbidden, InvalidRequest, TopicdError, Unauthorized
-from topicd.ipc.protocol.wire import COPIED, Op
+from topicd.ipc.protocol.wire import COPIED
 from topicd.placement import delivery_shard
 
 SHARDS = 2
@@ -41,11 +42,11 @@ class Site:
         self.authority = Authority(root)
         self.tokens = root / "tokens.toml"
         self.secrets = {
-            "shop": tokenfile.create(self.tokens, "shop", ["read", "write"], ["orders."]),
-            "reader": tokenfile.create(self.tokens, "reader", ["read"]),
-            "writer": tokenfile.create(self.tokens, "writer", ["write"]),
-            "boss": tokenfile.create(self.tokens, "boss", ["admin"]),
-            "late": tokenfile.create(self.tokens, "late", ["admin"], expires=PAST),
+            "shop": token_file.create(self.tokens, "shop", ["read", "write"], ["orders."]),
+            "reader": token_file.create(self.tokens, "reader", ["read"]),
+            "writer": token_file.create(self.tokens, "writer", ["write"]),
+            "boss": token_file.create(self.tokens, "boss", ["admin"]),
+            "late": token_file.create(self.tokens, "late", ["admin"], expires=PAST),
         }
         self.port = free_ports(SHARDS)
         settings: dict[str, Any] = {"listen_tcp": f"127.0.0.1:{self.port}", "tokens_file": self.tokens}
@@ -218,8 +219,8 @@ def test_who_may_only_write_cannot_read_by_any_way(site: Site, topics: str) -> N
 def test_who_may_only_write_cannot_copy_what_he_may_not_read(site: Site) -> None:
     with site.client("writer") as client:
         client.publish("orders.copied", b"x")
-        connection = client.engine.dial(client.engine.directory.shard_of("orders.copied"), 10.0)
-        topic_id = connection.call(Op.OPEN, {"topic": "orders.copied"})["topic_id"]
+        connection = client.caller.dial(client.caller.shard_map.shard_of("orders.copied"), 10.0)
+        topic_id = connection.ask(requests.open_topic("orders.copied", create=True))
         with pytest.raises(Forbidden, match="token 'writer' has no read right"):
             connection.finish_append(connection.start_copy(topic_id, 0, 0, 1, COPIED.pack(topic_id, 0, 1)))
         connection.close()
@@ -256,7 +257,7 @@ def test_one_connection_cannot_fill_the_log(tls: Site) -> None:
 
 
 def test_a_revoked_token_is_refused_after_a_reload(tls: Site) -> None:
-    secret = tokenfile.create(tls.tokens, "passing", ["read"])
+    secret = token_file.create(tls.tokens, "passing", ["read"])
     tls.daemon.kill("supervisor", 1)
 
     def known() -> bool:
@@ -267,7 +268,7 @@ def test_a_revoked_token_is_refused_after_a_reload(tls: Site) -> None:
         return True
 
     wait_until(known, "the new token")
-    tokenfile.revoke(tls.tokens, "passing")
+    token_file.revoke(tls.tokens, "passing")
     tls.daemon.kill("supervisor", 1)
     wait_until(lambda: not known(), "its end")
 
@@ -344,7 +345,7 @@ def test_a_start_without_keys_is_refused(tmp_path: Path, settings: dict[str, Any
 
 def test_a_token_file_or_certificate_that_cannot_be_used_refuses_the_start(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"
-    tokenfile.create(tokens, "a", ["read"])
+    token_file.create(tokens, "a", ["read"])
     bad = Certificate(tmp_path / "bad.pem", tmp_path / "bad.key")
     bad.cert.write_text("nonsense")
     bad.key.write_text("nonsense")

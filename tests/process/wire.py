@@ -14,7 +14,8 @@ from topicd.errors import from_wire
 from topicd.frames import core
 from topicd.ipc import unixsock
 from topicd.ipc.protocol import wire as protocol
-from topicd.ipc.protocol.wire import ANSWER, APPEND, APPENDED, CREDIT, FETCH, FETCHED, MessageFlag, MessageReader, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, APPEND, APPENDED, CREDIT, FETCH, FETCHED, MessageFlag, MessageReader
 from topicd.placement import delivery_shard
 
 PATIENCE_S = 30.0

@@ -15,8 +15,8 @@ import pytest
 from tests.support.certs import Authority
 from tests.support.daemon import LIVELY, Daemon
 from tests.support.ports import free_ports
-from topicd.cli import tokenfile
-from topicd.client.client import Client
+from topicd.cli.offline import token_file
+from topicd.client.blocking.client import Client
 from topicd.spark.python import python_for_spark
 
 pyspark_sql = pytest.importorskip("pyspark.sql")
@@ -57,7 +57,7 @@ def spark_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Segments of 500 records: a few thousand make a topic with history. It listens on TLS, too."""
     root = tmp_path_factory.mktemp("d")
     certificate = Authority(root).issue("server")
-    secret = tokenfile.create(root / "tokens.toml", "spark", ["admin"])
+    secret = token_file.create(root / "tokens.toml", "spark", ["admin"])
     (root / "secret").write_text(secret)
     settings = {
         **LIVELY,

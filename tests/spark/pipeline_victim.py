@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.inlinespark import InlineSpark
-from topicd.client.client import Client
-from topicd.client.numbered import NumberedWriter
+from topicd.client.blocking.client import Client
+from topicd.client.blocking.numbered_writer import NumberedWriter
 from topicd.disk.fs import RealFs
 from topicd.spark.pipelines import archive, inputs, parts, restore
 from topicd.spark.pipelines.journal import Journal

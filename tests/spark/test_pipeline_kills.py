@@ -14,9 +14,9 @@ import pytest
 from tests.spark import pipeline_victim
 from tests.support.daemon import Daemon, drain_topic
 from tests.support.inlinespark import InlineSpark
-from topicd.client.client import Client
-from topicd.client.numbered import NumberedWriter
-from topicd.client.records import Record
+from topicd.client.blocking.client import Client
+from topicd.client.blocking.numbered_writer import NumberedWriter
+from topicd.client.core.records import Record
 from topicd.errors import StorageCorrupt
 from topicd.shards.delivery.topic.producers import PRODUCERS_KEPT
 from topicd.spark.options import ConnectionOptions

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.spark.cluster import Cluster
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 
 pytestmark = pytest.mark.timeout(180)
 JOBS = "tests.spark.cluster_jobs"

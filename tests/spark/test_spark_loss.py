@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from tests.support.daemon import wait_until
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.spark.loss import RecordsLost
 from topicd.spark.options import ReadOptions
 from topicd.spark.plan import Range

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.daemon import LIVELY, Daemon, drain_topic, wait_until
 from topicd.cli.main import main
-from topicd.client.client import Client
-from topicd.client.records import Record
+from topicd.client.blocking.client import Client
+from topicd.client.core.records import Record
 from topicd.errors import Conflict, InvalidRequest, StorageCorrupt, TopicNotFound
 from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import archive, dedup, fsck, loss_audit, restore, rollup

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from topicd.client.client import Client
-from topicd.client.records import Record
+from topicd.client.blocking.client import Client
+from topicd.client.core.records import Record
 
 pytestmark = pytest.mark.timeout(120)
 COUNT = 3_000

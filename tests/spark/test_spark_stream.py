@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.daemon import LIVELY, Daemon, wait_until
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 
 pytestmark = pytest.mark.timeout(120)
 WAIT_S = 60.0

@@ -11,7 +11,7 @@ import pytest
 
 from tests.spark.cluster import Cluster
 from tests.support.daemon import LIVELY, Daemon, drain_topic, wait_until
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.client.staging.names import STAGES
 from topicd.client.staging.sweep import drop, list_stages
 from topicd.clock import SystemClock

@@ -24,14 +24,12 @@ from typing import Any, NamedTuple, Self, TypeVar
 import psutil
 
 import topicd
-from topicd.client.client import Client
-from topicd.disk import envelope
+from topicd.client.blocking.client import Client
+from topicd.disk import envelope, identity
 from topicd.disk.fs import RealFs
 from topicd.errors import TopicdError
 from topicd.ipc import shm
-from topicd.ipc.control import OldInstance
-from topicd.paths import DataDir, RunDir
-from topicd.supervisor import identity
+from topicd.paths import DataDir, Instance, RunDir
 
 READY_S = 60.0
 STOP_S = 30.0
@@ -278,7 +276,7 @@ class Daemon:
             body = envelope.load(RealFs(), self.data.identity, identity.MAGIC, identity.VERSION)
         except (OSError, TopicdError):
             return []
-        named = [OldInstance(**body[key]).instance for key in ("live", "undrained") if body[key]]
+        named = [Instance(**body[key]).instance for key in ("live", "undrained") if body[key]]
         return [*named, *body["garbage"]]
 
     def shm_left(self) -> list[str]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 
 from tests.support.fakelog import FakeTopic
-from topicd.errors import Conflict, ConsumerNotFound, InvalidRequest, TopicdError, WrongShard
+from topicd.errors import Conflict, ConsumerNotFound, TopicdError, WrongShard
+from topicd.ipc.protocol.messages import REQUESTS, Op
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPEND,
@@ -21,8 +22,8 @@ from topicd.ipc.protocol.wire import (
     HEADER,
     LENGTH_FIELD,
     PERFORMANCE,
+    PROTOCOL_VERSION,
     MessageFlag,
-    Op,
     error_message,
     map_message,
     message,
@@ -44,9 +45,15 @@ class Request(NamedTuple):
     body: bytes
 
 
-def unpack_map(body: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = msgpack.unpackb(body)
-    return found
+def fields_of(request: Request) -> dict[str, Any]:
+    """Checked by the request's declaration, with the defaults of what was left out."""
+    want = REQUESTS[request.op].from_wire(msgpack.unpackb(request.body))
+    given = {name: getattr(want, name) for name in want.RULES}
+    return {
+        name: value if (pack := want.RULES[name].pack) is None else pack(value)
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 class Session(asyncio.Protocol):
@@ -124,9 +131,10 @@ class Session(asyncio.Protocol):
     # ---- operations ----
 
     def hello(self, request: Request, flags: int) -> dict[str, Any]:
+        fields_of(request)
         run = RunDir(self.server.run_dir)
         return {
-            "version": 1,
+            "version": PROTOCOL_VERSION,
             "server": "fake",
             "instance": str(self.server.instance),
             "role": "supervisor" if self.shard < 0 else "delivery",
@@ -138,10 +146,11 @@ class Session(asyncio.Protocol):
         }
 
     def nothing(self, request: Request, flags: int) -> dict[str, Any]:
+        fields_of(request)
         return {}
 
     def open(self, request: Request, flags: int) -> dict[str, Any]:
-        body = unpack_map(request.body)
+        body = fields_of(request)
         self._owned(body["topic"])
         topic, created = self.server.open(body["topic"], body.get("create", True), body.get("config"))
         return {
@@ -152,16 +161,16 @@ class Session(asyncio.Protocol):
         }
 
     def configure(self, request: Request, flags: int) -> dict[str, Any]:
-        body = unpack_map(request.body)
+        body = fields_of(request)
         topic = self._topic(body, create=body.get("create", True))
         topic.configure(body["config"])
         return {"topic_id": topic.id, "created": False, "config": topic.config.to_fields()}
 
     def state(self, request: Request, flags: int) -> dict[str, Any]:
-        return self._topic(unpack_map(request.body)).state()
+        return self._topic(fields_of(request)).state()
 
     def list(self, request: Request, flags: int) -> dict[str, Any]:
-        body = unpack_map(request.body)
+        body = fields_of(request)
         names = sorted(
             name
             for name in self.server.topics
@@ -173,7 +182,7 @@ class Session(asyncio.Protocol):
         return {"topics": [self.server.topics[name].line() for name in page], "next": following}
 
     def delete_topic(self, request: Request, flags: int) -> dict[str, Any]:
-        body = unpack_map(request.body)
+        body = fields_of(request)
         topic = self._topic(body)
         if body.get("if_empty") and topic.records:
             raise Conflict("the topic is not empty")
@@ -182,11 +191,11 @@ class Session(asyncio.Protocol):
         return {"topic_id": topic.id}
 
     def delete_records(self, request: Request, flags: int) -> dict[str, Any]:
-        body = unpack_map(request.body)
+        body = fields_of(request)
         return self._topic(body).delete(body.get("before_seq"), body.get("match"))
 
     def producer(self, request: Request, flags: int) -> dict[str, Any]:
-        body = unpack_map(request.body)
+        body = fields_of(request)
         topic = self._topic(body)
         return {"topic_id": topic.id, "expected": topic.producers.get(body["producer_id"], (0, {}))[0] + 1}
 
@@ -210,7 +219,7 @@ class Session(asyncio.Protocol):
 
     def fetch(self, request: Request, flags: int) -> bytes:
         topic_id, from_seq, limit, max_bytes, _wait_ms = FETCH.unpack_from(request.body)
-        filters = unpack_map(request.body[FETCH.size :]) if flags & MessageFlag.FILTER else {}
+        filters = msgpack.unpackb(request.body[FETCH.size :]) if flags & MessageFlag.FILTER else {}
         topic = self.server.by_id(topic_id)
         if "from_ts" in filters:
             from_seq = topic.before_ts(filters["from_ts"])
@@ -242,7 +251,7 @@ class Session(asyncio.Protocol):
         return message(op, request_id, head + extra + frames, flags), position, len(frames), useful
 
     def subscribe(self, request: Request, flags: int) -> dict[str, Any]:
-        body = unpack_map(request.body)
+        body = fields_of(request)
         made = Subscription(self, request.request_id, body)
         answer = made.begin()
         self.subscriptions[request.request_id] = made
@@ -250,7 +259,7 @@ class Session(asyncio.Protocol):
         return answer
 
     def unsubscribe(self, request: Request, flags: int) -> dict[str, Any]:
-        self.subscriptions.pop(unpack_map(request.body)["subscription"], None)
+        self.subscriptions.pop(fields_of(request)["subscription"], None)
         return {}
 
     def credit(self, request: Request, flags: int) -> bytes:
@@ -259,26 +268,26 @@ class Session(asyncio.Protocol):
             self.subscriptions[subscription].credit += size
         return b""
 
+    def open_consumer(self, request: Request, flags: int) -> dict[str, Any]:
+        body = fields_of(request)
+        return self._topic(body).open_consumer(body["name"], body.get("start", {"at": "earliest"}))
+
+    def list_consumers(self, request: Request, flags: int) -> dict[str, Any]:
+        topic = self._topic(fields_of(request))
+        return {"consumers": [topic.consumer_line(name) for name in sorted(topic.consumers)]}
+
     def consumer(self, request: Request, flags: int) -> dict[str, Any]:
-        body = unpack_map(request.body)
-        if body["action"] == "open":
-            return self._topic(body).open_consumer(body["name"], body["start"])
+        body = fields_of(request)
         topic = self._topic(body)
-        if body["action"] == "list":
-            return {"consumers": [topic.consumer_line(name) for name in sorted(topic.consumers)]}
         if body["name"] not in topic.consumers:
             raise ConsumerNotFound(f"no consumer {body['name']!r}")
-        if body["action"] == "ack":
+        if request.op == Op.CONSUMER_ACK:
             topic.consumers[body["name"]] = max(topic.consumers[body["name"]], body["seq"])
-        elif body["action"] == "reset":
+        elif request.op == Op.CONSUMER_RESET:
             topic.consumers[body["name"]] = topic.position(body["start"])
-        elif body["action"] == "state":
-            pass
-        elif body["action"] == "remove":
+        elif request.op == Op.CONSUMER_REMOVE:
             del topic.consumers[body["name"]]
             return {}
-        else:
-            raise InvalidRequest("unknown action")
         return topic.consumer_line(body["name"])
 
     # ---- pushing ----
@@ -324,9 +333,9 @@ class Subscription:
         return {"topics": answer}
 
     def _matches(self, topic: FakeTopic) -> bool:
-        pattern = self.body.get("pattern")
+        pattern = self.body["pattern"]
         mine = delivery_shard(topic.name, self.session.server.shards) == self.session.shard
-        return pattern is not None and mine and topic.name.startswith(pattern[:-1])
+        return bool(pattern) and mine and topic.name.startswith(pattern[:-1])
 
     def born(self, topic: FakeTopic) -> None:
         if self._matches(topic):
@@ -357,10 +366,16 @@ HANDLERS: dict[Op, Callable[[Session, Request, int], Any]] = {
     Op.DELETE_TOPIC: Session.delete_topic,
     Op.DELETE_RECORDS: Session.delete_records,
     Op.PRODUCER: Session.producer,
+    Op.RELEASE_PRODUCER: Session.producer,
     Op.APPEND: Session.append,
     Op.FETCH: Session.fetch,
     Op.SUBSCRIBE: Session.subscribe,
     Op.UNSUBSCRIBE: Session.unsubscribe,
     Op.CREDIT: Session.credit,
-    Op.CONSUMER: Session.consumer,
+    Op.CONSUMER_OPEN: Session.open_consumer,
+    Op.CONSUMER_LIST: Session.list_consumers,
+    Op.CONSUMER_ACK: Session.consumer,
+    Op.CONSUMER_RESET: Session.consumer,
+    Op.CONSUMER_REMOVE: Session.consumer,
+    Op.CONSUMER_STATE: Session.consumer,
 }

@@ -14,7 +14,8 @@ import sys
 import time
 from typing import Any
 
-from topicd.ipc.control import DELIVERY, BootInfo, ControlChannel, attach_child
+from topicd.ipc.control import BootInfo, ControlChannel, attach_child
+from topicd.ipc.shardboot import WAL
 from topicd.ipc.stats import StatsPage
 
 
@@ -34,7 +35,8 @@ class Stub:
                 stream.write(line.encode())
 
     def run(self) -> int:
-        self.note("boot", **self.boot.to_wire())
+        told = self.boot.to_wire()
+        self.note("boot", **told.pop("extras"), **told)
         if self.plan.get("crash"):
             return 7
         if self.plan.get("fail"):
@@ -45,7 +47,7 @@ class Stub:
         self.beat("recovering")
         self.channel.send({"event": "progress", "percent": 50.0, "what": "replay"})
         due = time.monotonic() + self.plan.get("slow", 0.0)
-        waits = self.boot.kind == DELIVERY
+        waits = self.boot.kind != WAL
         serving = False
         while not self.stopping:
             if not serving and not waits and time.monotonic() >= due:
@@ -57,7 +59,7 @@ class Stub:
             try:
                 for message in self.channel.receive():
                     self.note(message["event"], message=message)
-                    waits = waits and message["event"] != "wal_ready"
+                    waits = waits and message["event"] != "start"
                     self.stopping = self.stopping or (message["event"] == "stop" and not self.plan.get("deaf"))
             except EOFError:
                 self.note("orphan")

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from topicd.ipc import shm, unixsock
 from topicd.ipc.protocol import wire as protocol
-from topicd.ipc.protocol.wire import MessageReader, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import MessageReader
 
 DAEMON = Path(__file__).with_name("stub_daemon.py")
 PATIENCE_S = 30.0

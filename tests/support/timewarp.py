@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.process.wire import Wire
 from tests.support.daemon import Daemon, wait_until
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 
 ENVIRON = {"TOPICD_TEST_CLOCK": "true"}
 PATIENCE_S = 60.0

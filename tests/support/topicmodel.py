@@ -161,10 +161,27 @@ def _allowed(name: str, value: Any) -> bool:
     return isinstance(value, bool)
 
 
+WITHOUT_EFFECT = [
+    "type",
+    "auto_create",
+    "lease_ms",
+    "claim_jitter_ms",
+    "max_deliveries",
+    "dead_letter",
+    "leases_durable",
+]
+
+
+def effective(changes: dict[str, Any]) -> dict[str, Any]:
+    if any(changes.get(name, DEFAULTS[name]) != DEFAULTS[name] for name in WITHOUT_EFFECT):
+        raise Refused("invalid_request")
+    return changes
+
+
 class TopicModel:
     def __init__(self, clock: Clock, **config: Any) -> None:
         self.clock = clock
-        self.config = {**DEFAULTS, **checked_config(config)}
+        self.config = {**DEFAULTS, **effective(checked_config(config))}
         self.head = 0
         self.last_ts = 0
         self.last_read = 0

@@ -11,6 +11,7 @@ import pytest
 
 from docs import generate
 from topicd.errors import ERRORS
+from topicd.ipc.protocol.messages import REQUESTS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -39,13 +40,16 @@ def test_the_generator_checks_without_writing() -> None:
 def test_a_page_out_of_date_is_noticed_and_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "DOCS", tmp_path)
     (tmp_path / "settings.md").write_text("old")
-    (tmp_path / "protocol.md").write_text(f"before\n{generate.BEGIN}\nold\n{generate.END}\nafter\n")
+    sources = ("ipc/protocol/messages.py", "topicd/errors.py")
+    places = "".join(f"{generate.BEGIN.format(source)}\nold\n{generate.END}\n" for source in sources)
+    (tmp_path / "protocol.md").write_text(f"before\n{places}after\n")
     found = generate.stale()
     assert sorted(path.name for path in found) == ["client-reference.md", "protocol.md", "settings.md"]
     page = found[tmp_path / "protocol.md"]
     assert page.startswith("before\n")
     assert page.endswith("after\n")
     assert all(f"`{code}`" in page for code in ERRORS)
+    assert all(f"| {request.OP.name} |" in page for request in REQUESTS.values())
     for path, wanted in found.items():
         path.write_text(wanted)
     assert generate.stale() == {}

@@ -33,6 +33,7 @@ VOCABULARY = (
 )
 DISK = ("topicd.disk",)
 IPC = ("topicd.ipc",)
+WIRE = ("topicd.ipc.protocol", "topicd.ipc.unixsock")
 STORAGE = ("topicd.shards.storage",)
 # Longest prefix wins. A module may always import its own package, and the version from topicd itself.
 RULES: dict[str, tuple[str, ...]] = {
@@ -43,40 +44,56 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.ipc.unixsock": VOCABULARY,
     "topicd.disk": VOCABULARY,
     "topicd.shards.storage": (*DISK, *VOCABULARY),
-    "topicd.shards.runtime": (*IPC, *STORAGE, *DISK, *VOCABULARY),
+    "topicd.child": (*IPC, *VOCABULARY),
+    "topicd.shards.runtime": ("topicd.child", *IPC, *DISK, *VOCABULARY),
     "topicd.shards.linger": (),
-    "topicd.shards.wal": ("topicd.shards.runtime", "topicd.shards.linger", *STORAGE, *DISK, *IPC, *VOCABULARY),
-    "topicd.shards.delivery": ("topicd.shards.runtime", "topicd.shards.linger", *STORAGE, *DISK, *IPC, *VOCABULARY),
+    "topicd.shards.wal": (
+        "topicd.child",
+        "topicd.shards.runtime",
+        "topicd.shards.linger",
+        *STORAGE,
+        *DISK,
+        *IPC,
+        *VOCABULARY,
+    ),
+    "topicd.shards.delivery": (
+        "topicd.child",
+        "topicd.shards.runtime",
+        "topicd.shards.linger",
+        *STORAGE,
+        *DISK,
+        *IPC,
+        *VOCABULARY,
+    ),
     "topicd.filechannel": (*DISK, *VOCABULARY),
     "topicd.supervisor": (*IPC, *DISK, *VOCABULARY),
+    "topicd.client": (*WIRE, *VOCABULARY),
+    # Both faces stand on the core; the asyncio one lets threads do what blocks.
+    "topicd.client.core": (*WIRE, *VOCABULARY),
+    "topicd.client.blocking": ("topicd.client.core", "topicd.client.staging", "topicd.client.spool", *WIRE, *VOCABULARY),
+    "topicd.client.staging": ("topicd.client.core", "topicd.client.blocking", *WIRE, *VOCABULARY),
     # A spool is a file channel.
-    "topicd.client": ("topicd.filechannel", "topicd.ipc.protocol", "topicd.ipc.unixsock", *VOCABULARY),
+    "topicd.client.spool": ("topicd.client.core", "topicd.client.blocking", "topicd.filechannel", *VOCABULARY),
+    "topicd.client.aio": ("topicd.client", *WIRE, *VOCABULARY),
     "topicd.aio": ("topicd.client", *VOCABULARY),
     "topicd.bench": ("topicd.client", "topicd.aio", *VOCABULARY),
     "topicd.spark": ("topicd.client", *VOCABULARY),
-    # Archives are made durable by the one module that may do that.
-    "topicd.spark.pipelines": ("topicd.client", "topicd.spark", *DISK, *VOCABULARY),
-    # The offline check, spread over executors.
-    "topicd.spark.pipelines.fsck": ("topicd.cli", "topicd.spark.pipelines", *STORAGE, *DISK, *VOCABULARY),
-    # What spark-submit starts is the command line.
-    "topicd.spark.pipelines.__main__": ("topicd.cli.main",),
-    "topicd.cli": ("topicd.client", "topicd.ipc.protocol", *VOCABULARY),
-    "topicd.cli.bench": ("topicd.bench", "topicd.client", "topicd.cli", *VOCABULARY),
-    "topicd.cli.filechannel": ("topicd.cli", "topicd.filechannel", *VOCABULARY),
-    "topicd.cli.imports": ("topicd.cli", "topicd.client", "topicd.filechannel", *VOCABULARY),
-    "topicd.cli.pipeline": ("topicd.cli", "topicd.spark", *VOCABULARY),
-    # The file of tokens: written by the command line, read by the daemon.
-    "topicd.cli.tokenfile": (*DISK, *VOCABULARY),
-    # Offline tools read a data directory that no daemon uses: its files, its lock, its identity.
-    "topicd.cli.offline": (
+    # Jobs over topics as a client; their archives are made durable by disk, fsck is the offline check on executors, and
+    # what spark-submit starts is the command line.
+    "topicd.spark.pipelines": ("topicd.client", "topicd.spark", "topicd.cli", *STORAGE, *DISK, *VOCABULARY),
+    "topicd.cli": ("topicd.client", *VOCABULARY),
+    "topicd.cli.show": ("topicd.client", *VOCABULARY),
+    # Questions to a daemon, or jobs for it.
+    "topicd.cli.verbs": (
         "topicd.cli",
-        "topicd.supervisor.datadir",
-        "topicd.supervisor.identity",
-        "topicd.ipc.control",
-        *STORAGE,
-        *DISK,
+        "topicd.client",
+        "topicd.bench",
+        "topicd.spark",
+        "topicd.filechannel",
         *VOCABULARY,
     ),
+    # Work on files: a data directory that no daemon uses, the file of tokens, file channels.
+    "topicd.cli.offline": ("topicd.cli", "topicd.filechannel", *STORAGE, *DISK, *VOCABULARY),
     "topicd.__main__": ("topicd.supervisor.main",),
     "topicd": ("topicd.client", "topicd.aio", *VOCABULARY),
 }
@@ -119,10 +136,7 @@ def imports(source: str, known: dict[str, Path]) -> list[Import]:
 
 
 def rule_for(module: str) -> str:
-    fitting = [
-        rule for rule in RULES if _inside(module, rule) or (rule.endswith("offline") and module.startswith(rule))
-    ]
-    return max(fitting, key=len)
+    return max((rule for rule in RULES if _inside(module, rule)), key=len)
 
 
 def _inside(module: str, package: str) -> bool:
@@ -148,9 +162,9 @@ def test_every_module_is_found() -> None:
     for name in (
         "topicd",
         "topicd.ipc.ring",
-        "topicd.shards.delivery.actor",
+        "topicd.shards.delivery.turn",
         "topicd.cli.main",
-        "topicd.client.client",
+        "topicd.client.blocking.client",
     ):
         assert name in MODULES
     assert not any(".ipc." in name and not name.startswith("topicd.ipc.") for name in MODULES)
@@ -159,18 +173,27 @@ def test_every_module_is_found() -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("topicd.client.client", "from topicd.ipc.ring import RingProducer"),
-        ("topicd.client.client", "from topicd.disk import fs"),
-        ("topicd.shards.delivery.actor", "from topicd.shards.wal.log import WalLog"),
-        ("topicd.shards.delivery.actor", "import topicd.supervisor.loop"),
-        ("topicd.shards.wal.shard", "def f():\n    from topicd.shards.delivery import actor"),
+        ("topicd.client.blocking.client", "from topicd.ipc.ring import RingProducer"),
+        ("topicd.client.blocking.client", "from topicd.disk import fs"),
+        ("topicd.client.core.requests", "from topicd.client.blocking.caller import Caller"),
+        ("topicd.client.blocking.watch", "from topicd.client.aio.watch import AsyncWatch"),
+        ("topicd.ipc.protocol.outbox", "from topicd.client.core.records import Record"),
+        ("topicd.shards.delivery.turn", "from topicd.shards.wal.log import WalLog"),
+        ("topicd.shards.delivery.turn", "import topicd.supervisor.loop"),
+        ("topicd.shards.wal.shard", "def f():\n    from topicd.shards.delivery import turn"),
         ("topicd.disk.fs", "from topicd.ipc import shm"),
         ("topicd.filechannel.writer", "from topicd.client.client import Client"),
         ("topicd.filechannel.writer", "from topicd.shards.storage.walfile import GROUP"),
         ("topicd.supervisor.loop", "from topicd.shards.storage.walfile import GROUP"),
         ("topicd.supervisor.loop", "from topicd.shards.runtime import Shard"),
-        ("topicd.cli.read", "from topicd.disk.fs import RealFs"),
-        ("topicd.cli.read", "from topicd.ipc.ring import Ring"),
+        ("topicd.child", "from topicd.disk.fs import RealFs"),
+        ("topicd.child", "from topicd.shards.runtime import Shard"),
+        ("topicd.cli.verbs.read", "from topicd.disk.fs import RealFs"),
+        ("topicd.cli.verbs.read", "from topicd.ipc.ring import Ring"),
+        ("topicd.cli.verbs.read", "from topicd.shards.storage.segment.reader import SegmentReader"),
+        ("topicd.cli.show.rates", "from topicd.cli.verbs.status import status"),
+        ("topicd.cli.offline.fsck", "from topicd.supervisor.loop import Supervisor"),
+        ("topicd.cli.app", "from topicd.disk.fs import RealFs"),
         ("topicd.ipc.protocol.wire", "from topicd.ipc import ring"),
         ("topicd.errors", "from topicd.ipc.protocol.wire import Op"),
         ("topicd.spark.source", "from topicd.shards.storage.segment.reader import SegmentReader"),
@@ -194,10 +217,13 @@ def loaded_by(module: str) -> set[str]:
             "topicd.shards.wal.shard",
             ["topicd.shards.delivery", "topicd.supervisor", "topicd.client", "uvloop", "asyncio"],
         ),
+        ("topicd.child", ["topicd.shards", "topicd.disk", "topicd.supervisor", "asyncio"]),
         ("topicd.supervisor.main", ["topicd.shards.wal", "topicd.shards.delivery", "topicd.client", "uvloop"]),
         ("topicd.supervisor.loop", ["topicd.shards.wal", "topicd.shards.delivery", "topicd.client", "uvloop"]),
-        ("topicd.client.client", ["topicd.ipc.ring", "topicd.ipc.shm", "topicd.shards", "posix_ipc", "uvloop"]),
-        ("topicd.filechannel", ["topicd.client", "topicd.ipc", "topicd.shards", "asyncio", "msgpack", "backports"]),
+        (
+            "topicd.client.blocking.client",
+            ["topicd.ipc.ring", "topicd.ipc.shm", "topicd.shards", "posix_ipc", "uvloop"],
+        ),
         ("topicd", ["topicd.client", "topicd.ipc", "topicd.shards", "msgpack", "asyncio"]),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from topicd.errors import Conflict, InvalidRequest
 from topicd.limits import MAX_SEQ, MAX_TAG
-from topicd.model import TagMatch, Tombstone, TopicConfig, check_topic_name
+from topicd.model import WITHOUT_EFFECT, TagMatch, Tombstone, TopicConfig, check_topic_name
 
 
 @pytest.mark.parametrize("name", ["a", "9", "A.b_c:d-e", "a" * 255])
@@ -38,7 +38,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
 
 
 def test_fields_survive_the_way_to_the_wire_and_back() -> None:
-    config = TopicConfig.from_fields({"cap_records": 5, "dead_letter": "dead", "priority": -3, "durability": "fsync"})
+    config = TopicConfig.from_fields({"cap_records": 5, "dedupe_node": False, "priority": -3, "durability": "fsync"})
     assert TopicConfig.from_fields(config.to_fields()) == config
 
 
@@ -62,10 +62,21 @@ def test_an_update_changes_only_what_it_names() -> None:
 
 
 def test_the_type_may_be_repeated_but_not_changed() -> None:
-    config = TopicConfig.from_fields({"type": "queue"})
-    assert config.updated({"type": "queue"}) == config
+    config = TopicConfig.from_fields({"type": "log"})
+    assert config.updated({"type": "log"}) == config
     with pytest.raises(Conflict):
-        config.updated({"type": "log"})
+        config.updated({"type": "queue"})
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_EFFECT))
+def test_a_field_without_effect_is_refused_by_name_and_only_its_default_is_taken(name: str) -> None:
+    default = getattr(TopicConfig(), name)
+    other = {"type": "queue", "dead_letter": "dead"}.get(name, not default if isinstance(default, bool) else 100)
+    with pytest.raises(InvalidRequest, match=f"{name} has no effect"):
+        TopicConfig.from_fields({name: other})
+    assert TopicConfig.from_fields({name: default}) == TopicConfig()
+    # What an earlier version took is still read.
+    assert getattr(TopicConfig.from_stored({name: other}), name) == other
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(TopicConfig)])
@@ -93,8 +104,6 @@ def test_true_is_not_a_number(name: str) -> None:
         ("ttl_ms", 0, MAX_SEQ),
         ("priority", -1000, 1000),
         ("idempotency_window_ms", 0, 86_400_000),
-        ("lease_ms", 100, 86_400_000),
-        ("claim_jitter_ms", 0, 5_000),
     ],
 )
 def test_ranges_include_their_ends(name: str, low: int, high: int) -> None:

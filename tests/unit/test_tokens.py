@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from topicd.cli import tokenfile
 from topicd.cli.exits import CliError
 from topicd.cli.main import root_command
+from topicd.cli.offline import token_file
 from topicd.errors import Conflict, Forbidden, FormatError, InvalidRequest, Unauthorized
 from topicd.tokens import EVERYTHING, Rights, TokenFile, digest_of
 
@@ -69,20 +69,20 @@ def test_either_of_two_scopes_is_enough() -> None:
 
 
 def test_a_secret_opens_what_its_token_allows(path: Path) -> None:
-    secret = tokenfile.create(path, "shop", ["read", "write"], ["orders."])
-    tokenfile.create(path, "other", ["admin"])
+    secret = token_file.create(path, "shop", ["read", "write"], ["orders."])
+    token_file.create(path, "other", ["admin"])
     assert TokenFile.load(path).authorize(secret, NOW) == Rights("shop", frozenset({"read", "write"}), ("orders.",))
 
 
 @pytest.mark.parametrize("secret", [None, "", 7, b"x"])
 def test_no_secret_is_refused(path: Path, secret: object) -> None:
-    tokenfile.create(path, "a", ["read"])
+    token_file.create(path, "a", ["read"])
     with pytest.raises(Unauthorized, match="a token is needed"):
         TokenFile.load(path).authorize(secret, NOW)
 
 
 def test_a_wrong_secret_is_refused_without_repeating_it(path: Path) -> None:
-    secret = tokenfile.create(path, "a", ["read"])
+    secret = token_file.create(path, "a", ["read"])
     with pytest.raises(Unauthorized) as caught:
         TokenFile.load(path).authorize(secret + "x", NOW)
     assert secret not in str(caught.value)
@@ -92,7 +92,7 @@ def test_a_wrong_secret_is_refused_without_repeating_it(path: Path) -> None:
 
 def test_a_token_ends_at_its_moment(path: Path) -> None:
     ends = datetime.fromtimestamp(NOW / 1000, UTC)
-    secret = tokenfile.create(path, "a", ["read"], expires=ends)
+    secret = token_file.create(path, "a", ["read"], expires=ends)
     found = TokenFile.load(path)
     assert found.authorize(secret, NOW - 1).name == "a"
     with pytest.raises(Unauthorized, match="'a' has expired"):
@@ -123,7 +123,7 @@ def test_a_file_that_is_not_understood_lets_nobody_in(path: Path, text: str, mes
     with pytest.raises(FormatError, match=message):
         TokenFile.load(path)
     with pytest.raises(FormatError):
-        tokenfile.create(path, "b", ["read"])
+        token_file.create(path, "b", ["read"])
     assert path.read_text() == text
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_is_not_understood_lets_nobody_in(path: Path, text: str, mes
 def test_only_the_owner_may_read_it_and_only_digests_are_in_it(path: Path) -> None:
     before = os.umask(0)
     try:
-        secret = tokenfile.create(path, "a", ["read"])
+        secret = token_file.create(path, "a", ["read"])
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -144,34 +144,34 @@ def test_only_the_owner_may_read_it_and_only_digests_are_in_it(path: Path) -> No
 
 def test_other_tokens_stay_as_they_are(path: Path) -> None:
     ends = datetime(2027, 1, 1, tzinfo=UTC)
-    first = tokenfile.create(path, 'quo"te\\', ["read", "delete"], ["a.", 'b"'], ends)
-    before = tokenfile.rows(path)
-    tokenfile.create(path, "b", ["write", "write"])
-    assert tokenfile.rows(path)[:1] == before
-    assert tokenfile.rows(path)[1]["scopes"] == ["write"]
-    assert tokenfile.revoke(path, "b")
-    assert tokenfile.rows(path) == before
+    first = token_file.create(path, 'quo"te\\', ["read", "delete"], ["a.", 'b"'], ends)
+    before = token_file.rows(path)
+    token_file.create(path, "b", ["write", "write"])
+    assert token_file.rows(path)[:1] == before
+    assert token_file.rows(path)[1]["scopes"] == ["write"]
+    assert token_file.revoke(path, "b")
+    assert token_file.rows(path) == before
     assert TokenFile.load(path).authorize(first, 0).prefixes == ("a.", 'b"')
 
 
 def test_a_name_is_used_once(path: Path) -> None:
-    tokenfile.create(path, "a", ["read"])
+    token_file.create(path, "a", ["read"])
     with pytest.raises(Conflict, match="already"):
-        tokenfile.create(path, "a", ["write"])
+        token_file.create(path, "a", ["write"])
     for name in ("", "x\n", "x" * 65):
         with pytest.raises(InvalidRequest):
-            tokenfile.create(path, name, ["read"])
+            token_file.create(path, name, ["read"])
 
 
 def test_the_last_token_stays(path: Path) -> None:
-    tokenfile.create(path, "a", ["read"])
+    token_file.create(path, "a", ["read"])
     with pytest.raises(Conflict, match="last token"):
-        tokenfile.revoke(path, "a")
+        token_file.revoke(path, "a")
     assert len(TokenFile.load(path)) == 1
 
 
 def test_changes_at_the_same_time_are_all_kept(path: Path) -> None:
-    makers = [threading.Thread(target=tokenfile.create, args=(path, f"t{i}", ["read"])) for i in range(8)]
+    makers = [threading.Thread(target=token_file.create, args=(path, f"t{i}", ["read"])) for i in range(8)]
     for maker in makers:
         maker.start()
     for maker in makers:

@@ -55,7 +55,7 @@
 #define TAG_LEN_AT 32u
 #define DATA_LEN_AT 34u
 
-enum { TYPE_APPEND = 1, TYPE_PRODUCER = 14, TYPE_LAST = 15 };
+enum { TYPE_APPEND = 1, TYPE_PRODUCER = 14, TYPE_LAST = 63 };
 enum { FLAG_TAG = 1, FLAG_NODE = 2, FLAG_DURABLE = 4, FLAG_MORE = 8, FLAG_META = 16, FLAGS_KNOWN = 31 };
 
 /* Below this, giving the GIL away costs more than it gives others. */

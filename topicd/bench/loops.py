@@ -18,8 +18,8 @@ from topicd.bench.load import Figures, Load
 from topicd.bench.stats import latency, throughput
 from topicd.bench.work import age_ns, check, clock_ns, concurrent, payloads, stamped, timed, touch
 from topicd.bench.worker import READY, Worker
-from topicd.client.client import Client, connect
-from topicd.client.records import Record
+from topicd.client.blocking.client import Client, connect
+from topicd.client.core.records import Record
 from topicd.errors import Internal
 from topicd.limits import FETCH_BYTES_MAX
 

@@ -15,98 +15,32 @@ from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from topicd import _native
 from topicd._native.interface import Buffer
 from topicd.disk import steps
-from topicd.disk.steps import Chain, Failure, Rename
+from topicd.disk.interface import Failure, File, Fs
+from topicd.disk.steps import Chain, Rename
 from topicd.errors import FormatError
+
+__all__ = [
+    "TMP_SUFFIX",
+    "File",
+    "Fs",
+    "RealFile",
+    "RealFs",
+    "map_file",
+    "read_all",
+    "replace_file",
+    "tmp_path",
+    "write_beside",
+]
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _SYNC_FILE_RANGE_WRITE = 2
 _FILE_MODE = 0o640
 _DIR_MODE = 0o750
-
-
-class File(Protocol):
-    def pread(self, size: int, offset: int) -> bytes:
-        """Up to size bytes from offset; fewer only at the end of the file."""
-        ...
-
-    def pwrite(self, parts: Sequence[Buffer], offset: int) -> None:
-        """Write the parts back to back from offset; after an OSError any prefix may be in the file."""
-        ...
-
-    def truncate(self, size: int) -> None: ...
-
-    def sync_data(self) -> None:
-        """Make the bytes and the size durable (fdatasync)."""
-        ...
-
-    def sync(self) -> None:
-        """Make the bytes and every attribute durable (fsync)."""
-        ...
-
-    def size(self) -> int: ...
-
-    def map(self) -> memoryview:
-        """The current bytes, read-only. The view outlives close(); the mapping goes with its last view."""
-        ...
-
-    def fileno(self) -> int: ...
-
-    def begin_sync(self, offset: int, length: int) -> None:
-        """A hint: these bytes will be synced soon, the disk may begin. Only the sync promises and reports."""
-        ...
-
-    def forget(self, size: int) -> None:
-        """So many bytes from the beginning will not be read soon: the memory that holds them may go to others."""
-        ...
-
-    def close(self) -> None:
-        """May be called twice."""
-        ...
-
-
-class Fs(Protocol):
-    def open(self, path: Path | str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
-        """Without write: read only. create makes a missing file; exclusive refuses an existing one."""
-        ...
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Atomic, replaces target; durable after sync_dir of the parent(s)."""
-        ...
-
-    def unlink(self, path: Path, missing_ok: bool = False) -> None: ...
-
-    def mkdir(self, path: Path) -> None:
-        """Make path and its missing parents; an existing directory is fine. The caller syncs the parents."""
-        ...
-
-    def rmdir(self, path: Path) -> None: ...
-
-    def listdir(self, path: Path) -> list[str]:
-        """Names in no particular order; a missing directory has none."""
-        ...
-
-    def exists(self, path: Path) -> bool: ...
-
-    def size(self, path: Path) -> int: ...
-
-    def sync_dir(self, path: Path) -> None:
-        """Make creates, renames and unlinks inside path durable."""
-        ...
-
-    def sync_filesystem(self, path: Path) -> None:
-        """Make everything on the filesystem of the directory path durable: cheaper than many single syncs."""
-        ...
-
-    def free_bytes(self, path: Path) -> int: ...
-
-    def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
-        """Do the steps of every chain, one chain after the other; which chains failed, by number, and where."""
-        ...
 
 
 class RealFile:
@@ -312,6 +246,15 @@ def read_all(fs: Fs, path: Path, limit: int) -> bytes:
                 f"{path}: {size} bytes, expected at most {limit}", path=str(path), found=size, expected=limit
             )
         return file.pread(size, 0)
+    finally:
+        file.close()
+
+
+def map_file(fs: Fs, path: Path) -> memoryview:
+    """The file's bytes as they are now."""
+    file = fs.open(path)
+    try:
+        return file.map()
     finally:
         file.close()
 

@@ -9,24 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 from topicd._native.interface import Buffer, Chain, MakeDir, Put, Rename, Step, SyncDir
+from topicd.disk.interface import Failure, File, Fs
 from topicd.limits import MIB
-
-if TYPE_CHECKING:
-    from topicd.disk.fs import File, Fs
 
 __all__ = ["LONG", "PIECE", "Chain", "Failure", "MakeDir", "Put", "Rename", "Step", "SyncDir", "run_steps"]
 
 LONG = 1 * MIB  # a Put from this on goes to the disk piece by piece
 PIECE = 1 * MIB
-
-
-class Failure(NamedTuple):
-    step: int  # its number in the chain
-    error: OSError | None  # None: the file of a Put is shorter than its offset
-    size: int = 0  # of that file
 
 
 class _TooShort(Exception):

@@ -16,7 +16,7 @@ import pyarrow.json as pj
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from topicd._native.interface import Columns
-from topicd.client.batch import Batch
+from topicd.client.core.batch import Batch
 from topicd.spark.schema import check_schema
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 
 import topicd
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.spark.options import ConnectionOptions
 
 PLAN_WAIT_S = 5.0  # a wrong address is told soon; a task waits as long as any operation does

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from topicd import values
-from topicd.client.serial import milliseconds
+from topicd.client.core.arguments import milliseconds
 from topicd.errors import InvalidRequest
 from topicd.model import check_topic_name
 from topicd.values import NO_LIMIT

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from topicd.client.client import Client
-from topicd.client.topics import TopicInfo, TopicState
+from topicd.client.blocking.client import Client
+from topicd.client.core.answers import TopicInfo, TopicState
 from topicd.config import Settings
 from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.spark import loss

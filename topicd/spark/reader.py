@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from topicd.client.batch import Batch
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
+from topicd.client.core.batch import Batch
 from topicd.errors import TopicNotFound
 from topicd.model import GapReason
 from topicd.spark import connection, loss

@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from topicd.client.client import Client
-from topicd.client.topics import TopicState
+from topicd.client.blocking.client import Client
+from topicd.client.core.answers import TopicState
 from topicd.errors import Conflict, ConsumerNotFound, InvalidRequest, TopicNotFound
 from topicd.model import GapReason
 from topicd.spark import connection, loss, offsets

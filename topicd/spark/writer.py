@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.client.staging.plan import Staged
 from topicd.client.staging.stages import Stages
 from topicd.client.staging.sweep import drop_expired

@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from topicd.errors import FormatError
-from topicd.ipc.control import CONTROL_FD_ENV, DELIVERY, WAL, BootInfo, ControlChannel, process_name
+from topicd.ipc.control import CONTROL_FD_ENV, BootInfo, ControlChannel, process_name
 from topicd.ipc.stats import StatsPage
 from topicd.limits import MIB
+from topicd.supervisor.kinds import Kind
 from topicd.supervisor.restarts import RestartPolicy
 from topicd.supervisor.states import CHILD_STATES, RUNNING, ChildState, Machine
 
-# -P: a module in the working directory must not stand in for one of ours.
-COMMANDS: dict[str, list[str]] = {
-    WAL: [sys.executable, "-P", "-m", "topicd.shards.wal"],
-    DELIVERY: [sys.executable, "-P", "-m", "topicd.shards.delivery"],
-}
 # Until a process has published its first heartbeat it may still be loading its code.
 BOOT_GRACE_S = 30.0
 
@@ -37,10 +32,10 @@ _MALLOC = {
 
 
 class Child:
-    def __init__(self, kind: str, index: int, page: StatsPage) -> None:
+    def __init__(self, kind: Kind, index: int, page: StatsPage) -> None:
         self.kind = kind
         self.index = index
-        self.name = process_name(kind, index)
+        self.name = process_name(kind.name, index)
         self.page = page
         self.policy = RestartPolicy()
         self.restarts = 0
@@ -49,7 +44,7 @@ class Child:
         self.due = float("-inf")  # when to start it, while in BACKOFF
         self.spawned_at = 0.0
         self.exit_code: int | None = None
-        self.told_wal_ready = False
+        self.told_start = False
         self.wants_ids = False
         self.failed = False  # it said that no restart can help
         self.channel: ControlChannel | None = None
@@ -76,7 +71,7 @@ class Child:
     def last_pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
-    def spawn(self, command: Sequence[str], boot: BootInfo, fds: Sequence[int], now: float) -> ControlChannel:
+    def spawn(self, boot: BootInfo, fds: Sequence[int], now: float) -> ControlChannel:
         """Start the process. fds: what it inherits beside its control channel, under the same numbers."""
         channel, theirs = ControlChannel.pair()
         self.channel = channel
@@ -84,7 +79,7 @@ class Child:
             # The boot message waits in the socket, so the child never waits for it.
             channel.send(boot.to_wire())
             self._process = subprocess.Popen(
-                command,
+                self.kind.command,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), *fds],
                 env={**_MALLOC, **os.environ, CONTROL_FD_ENV: str(theirs.fileno())},
@@ -97,7 +92,7 @@ class Child:
         finally:
             theirs.close()
         self.spawned_at = self._heard_at = now
-        self.told_wal_ready = self.wants_ids = False
+        self.told_start = self.wants_ids = False
         self.percent, self.what, self._served_at, self.exit_code = 0.0, "", None, None
         self._machine.move(ChildState.STARTING)
         return channel

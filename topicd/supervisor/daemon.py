@@ -27,10 +27,10 @@ def run(loaded: Loaded, flags: Mapping[str, Any]) -> int:
     """Until it has stopped; the flags are needed again when the settings are reloaded."""
     settings = loaded.settings
     telemetry.setup("supervisor", settings.log_level, settings.log_format)
-    from topicd.supervisor import loop
-    from topicd.supervisor.datadir import LockHeld
+    from topicd.disk.datadir import LockHeld
+    from topicd.supervisor import kinds, loop
 
-    supervisor = loop.Supervisor(settings, reload=lambda: load(flags).settings, announce=_announce)
+    supervisor = loop.Supervisor(settings, reload=lambda: load(flags).settings, announce=_announce, table=kinds.KINDS)
     try:
         return supervisor.run()
     except LockHeld as exc:

@@ -12,9 +12,9 @@ from typing import Any
 
 from topicd.config import Settings
 from topicd.errors import FormatError
-from topicd.ipc.control import DELIVERY, WAL, BootInfo
+from topicd.ipc.control import BootInfo, process_name
 from topicd.supervisor.child import Child
-from topicd.supervisor.memory import names
+from topicd.supervisor.kinds import Kind, names_of
 from topicd.supervisor.resources import Resources
 from topicd.supervisor.restarts import FAST_CRASHES, FAST_WINDOW_S
 from topicd.supervisor.states import ChildState
@@ -29,21 +29,21 @@ class Family:
         selector: selectors.BaseSelector,
         resources: Resources,
         settings: Settings,
-        commands: Mapping[str, Sequence[str]],
+        kinds: Sequence[Kind],
         fail: Callable[[str], None],
     ) -> None:
         self.children: list[Child] = []
         self.settings = settings
         self._selector = selector
         self._resources = resources
-        self._commands = commands
+        self._kinds = kinds
         self._fail = fail
         self._ids_at = float("-inf")
 
     def open(self, now: float) -> None:
         """Start all at once."""
-        for kind, index in names(self.settings.wal_shards, self.settings.delivery_shards):
-            self.children.append(Child(kind, index, self._resources.page(kind, index)))
+        for kind, index in names_of(self._kinds, self.settings):
+            self.children.append(Child(kind, index, self._resources.page(process_name(kind.name, index))))
         for child in self.children:
             self._start(child, now)
 
@@ -52,25 +52,39 @@ class Family:
             self._ignore(child)
             child.disconnect()
 
-    def serving(self, kind: str | None = None) -> bool:
-        """Does everyone (of that kind) serve?"""
-        return all(child.state is ChildState.SERVING for child in self.children if kind in (None, child.kind))
+    def serving(self) -> bool:
+        """Does everyone?"""
+        return all(child.state is ChildState.SERVING for child in self.children)
+
+    def kind_serves(self, name: str) -> bool:
+        return all(child.state is ChildState.SERVING for child in self.children if child.kind.name == name)
+
+    def first_serve(self) -> bool:
+        """Do those serve that wait for nobody?"""
+        return all(self.kind_serves(kind.name) for kind in self._kinds if not kind.starts_after)
+
+    def note_serving(self) -> None:
+        """What is to be done when all of a kind serve."""
+        for kind in self._kinds:
+            if kind.note_serving is not None and self.kind_serves(kind.name):
+                kind.note_serving(self._resources)
 
     def tell(self, body: Mapping[str, Any]) -> None:
         for child in self.children:
             child.send(body)
 
-    def tell_wal_ready(self) -> None:
-        """To each delivery shard once in its life."""
+    def tell_start(self) -> None:
+        """To each child once in its life, when everybody serves that it waits for."""
         for child in self.children:
-            if child.kind == DELIVERY and child.running and not child.told_wal_ready:
-                child.told_wal_ready = child.send({"event": "wal_ready"})
+            needed = child.kind.starts_after
+            if needed and child.running and not child.told_start and all(map(self.kind_serves, needed)):
+                child.told_start = child.send({"event": "start"})
 
-    def next_start(self, wanted: Callable[[str], bool]) -> float | None:
+    def next_start(self, wanted: Callable[[Kind], bool]) -> float | None:
         waiting = (child for child in self.children if child.state is ChildState.BACKOFF and wanted(child.kind))
         return min((child.due for child in waiting), default=None)
 
-    def reap(self, now: float, wanted: Callable[[str], bool]) -> None:
+    def reap(self, now: float, wanted: Callable[[Kind], bool]) -> None:
         """Bury the dead; those whose kind is still wanted will be started again."""
         for child in self.children:
             if not child.reap():
@@ -103,7 +117,7 @@ class Family:
         for child in self.children:
             child.forgive(now)
 
-    def start_due(self, now: float, wanted: Callable[[str], bool]) -> None:
+    def start_due(self, now: float, wanted: Callable[[Kind], bool]) -> None:
         for child in self.children:
             if child.state is ChildState.BACKOFF and child.due <= now and wanted(child.kind):
                 child.restarts += 1
@@ -117,50 +131,24 @@ class Family:
                 self._give_ids(child, now)
 
     def _start(self, child: Child, now: float) -> None:
-        boot = self._boot_info(child)
+        handed = child.kind.hand(self._resources, self.settings, child.index, child.restarts)
+        identity = self._resources.identity
+        boot = BootInfo(
+            kind=child.kind.name,
+            index=child.index,
+            instance=identity.instance,
+            run=identity.record.run,
+            settings=self.settings.to_wire(),
+            extras=dict(handed.extras),
+        )
         try:
-            fds = [self._resources.lock_fd, *boot.bell_fds.values()]
-            if child.kind == DELIVERY:
-                fds.append(boot.listen_fd)
-            channel = child.spawn(self._commands[child.kind], boot, fds, now)
+            channel = child.spawn(boot, handed.fds, now)
         except OSError as exc:
             log.error("process cannot be started", extra={"child": child.name, "error": exc})
             self._retry_or_give_up(child, now, str(exc))
             return
         self._selector.register(channel, selectors.EVENT_READ, lambda mask: self._listen_to(child, time.monotonic()))
         log.debug("process started", extra={"child": child.name, "pid": child.pid})
-
-    def _boot_info(self, child: Child) -> BootInfo:
-        resources, identity = self._resources, self._resources.identity
-        first_id, end_id = self._ids_for(child)
-        return BootInfo(
-            kind=child.kind,
-            index=child.index,
-            instance=identity.instance,
-            run=identity.record.run,
-            wal_shards=self.settings.wal_shards,
-            delivery_shards=self.settings.delivery_shards,
-            settings=self.settings.to_wire(),
-            bell_fds=resources.bells,
-            wal_seed=resources.wal_seed,
-            power_lost=identity.power_lost and child.restarts == 0,
-            old_instance=resources.old_instance if child.kind == WAL else None,
-            first_id=first_id,
-            end_id=end_id,
-            listen_fd=resources.listen_fd(child.index) if child.kind == DELIVERY else -1,
-        )
-
-    def _ids_for(self, child: Child) -> tuple[int, int]:
-        """The block it starts with; empty if the disk refuses: a shard can serve its topics without ids."""
-        if child.kind != DELIVERY:
-            return 0, 0
-        if child.restarts == 0:
-            return self._resources.first_ids(child.index)
-        try:
-            return self._resources.identity.take_ids()
-        except OSError as exc:
-            log.error("topic ids cannot be reserved", extra={"child": child.name, "error": exc})
-            return 0, 0
 
     def _give_ids(self, child: Child, now: float) -> None:
         try:

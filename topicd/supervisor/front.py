@@ -17,7 +17,7 @@ from typing import Any
 from topicd.errors import Forbidden, Internal, InvalidRequest, Throttled, TopicdError
 from topicd.ipc import unixsock
 from topicd.ipc.protocol import wire as protocol
-from topicd.ipc.protocol.wire import Message, MessageReader, Op
+from topicd.ipc.protocol.wire import OP_HELLO, Message, MessageReader
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MIB
 
 MAX_CONNECTIONS = 256
@@ -31,7 +31,7 @@ Answer = Callable[[int, dict[str, Any]], dict[str, Any]]
 log = logging.getLogger(__name__)
 
 
-class Session:
+class Visitor:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.reader = MessageReader(MAX_REQUEST, MAX_REQUEST)
@@ -46,7 +46,7 @@ class Front:
         self._selector = selector
         self._answer = answer
         self._listener: socket.socket | None = None
-        self._sessions: dict[int, Session] = {}
+        self._visitors: dict[int, Visitor] = {}
         self._paused = False
         self.uids = uids
 
@@ -55,8 +55,8 @@ class Front:
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
-        for session in list(self._sessions.values()):
-            self._drop(session)
+        for visitor in list(self._visitors.values()):
+            self._drop(visitor)
         if self._listener is not None:
             if not self._paused:
                 self._selector.unregister(self._listener)
@@ -87,59 +87,59 @@ class Front:
             self._paused = True
             return False
         sock.setblocking(False)
-        session = Session(sock)
-        self._sessions[sock.fileno()] = session
-        self._selector.register(sock, selectors.EVENT_READ, lambda mask: self._serve(session, mask))
+        visitor = Visitor(sock)
+        self._visitors[sock.fileno()] = visitor
+        self._selector.register(sock, selectors.EVENT_READ, lambda mask: self._serve(visitor, mask))
         _, uid, _ = unixsock.peer_credentials(sock)
         if uid not in self.uids:
-            self._refuse(session, Forbidden(f"uid {uid} may not connect; see the setting allowed_uids"))
-        elif len(self._sessions) > MAX_CONNECTIONS and not self._make_room(session):
-            self._refuse(session, Throttled("too many connections", limit=MAX_CONNECTIONS, retry_after_ms=1000))
+            self._refuse(visitor, Forbidden(f"uid {uid} may not connect; see the setting allowed_uids"))
+        elif len(self._visitors) > MAX_CONNECTIONS and not self._make_room(visitor):
+            self._refuse(visitor, Throttled("too many connections", limit=MAX_CONNECTIONS, retry_after_ms=1000))
         return True
 
-    def _make_room(self, newcomer: Session) -> bool:
-        idlest = min((s for s in self._sessions.values() if s is not newcomer), key=lambda s: s.active_at)
+    def _make_room(self, newcomer: Visitor) -> bool:
+        idlest = min((s for s in self._visitors.values() if s is not newcomer), key=lambda s: s.active_at)
         if newcomer.active_at - idlest.active_at < IDLE_S:
             return False
         self._drop(idlest)
         return True
 
-    def _serve(self, session: Session, mask: int) -> None:
+    def _serve(self, visitor: Visitor, mask: int) -> None:
         if mask & selectors.EVENT_WRITE:
-            self._flush(session)
-        if mask & selectors.EVENT_READ and not session.closing:
-            self._read(session)
+            self._flush(visitor)
+        if mask & selectors.EVENT_READ and not visitor.closing:
+            self._read(visitor)
 
-    def _read(self, session: Session) -> None:
+    def _read(self, visitor: Visitor) -> None:
         try:
-            piece = session.sock.recv(_PIECE)
+            piece = visitor.sock.recv(_PIECE)
         except BlockingIOError:
             return
         except OSError:
             piece = b""
         if not piece:
-            self._drop(session)
+            self._drop(visitor)
             return
-        session.active_at = time.monotonic()
+        visitor.active_at = time.monotonic()
         try:
-            for message in session.reader.feed(piece):
-                session.out += self._reply(session, message)
-                if len(session.out) > MAX_OUTBOX:
+            for message in visitor.reader.feed(piece):
+                visitor.out += self._reply(visitor, message)
+                if len(visitor.out) > MAX_OUTBOX:
                     # It asks much faster than it reads.
-                    self._drop(session)
+                    self._drop(visitor)
                     return
         except InvalidRequest as exc:
-            self._refuse(session, exc)
+            self._refuse(visitor, exc)
             return
-        self._flush(session)
+        self._flush(visitor)
 
-    def _reply(self, session: Session, message: Message) -> bytes:
+    def _reply(self, visitor: Visitor, message: Message) -> bytes:
         try:
             body = protocol.unpack_map(message.body) if len(message.body) else {}
-            if message.op != Op.HELLO and not session.greeted:
+            if message.op != OP_HELLO and not visitor.greeted:
                 raise InvalidRequest("a connection begins with HELLO")
             found = self._answer(message.op, body)
-            session.greeted = True
+            visitor.greeted = True
             raw = protocol.map_message(message.op | protocol.ANSWER, message.request_id, found)
             if len(raw) > MAX_CONTROL_MESSAGE:
                 raise Internal("the answer is too long; ask with stats: false", bytes=len(raw))
@@ -150,30 +150,30 @@ class Front:
             log.exception("request failed", extra={"op": message.op})
             return protocol.error_message(message.request_id, Internal("the supervisor's log says what failed"))
 
-    def _refuse(self, session: Session, error: TopicdError) -> None:
-        session.out += protocol.error_message(0, error)
-        session.closing = True
-        self._flush(session)
+    def _refuse(self, visitor: Visitor, error: TopicdError) -> None:
+        visitor.out += protocol.error_message(0, error)
+        visitor.closing = True
+        self._flush(visitor)
 
-    def _flush(self, session: Session) -> None:
+    def _flush(self, visitor: Visitor) -> None:
         try:
-            while session.out:
-                del session.out[: session.sock.send(session.out)]
+            while visitor.out:
+                del visitor.out[: visitor.sock.send(visitor.out)]
         except BlockingIOError:
             pass
         except OSError:
-            session.out.clear()
-            session.closing = True
-        if session.closing and not session.out:
-            self._drop(session)
+            visitor.out.clear()
+            visitor.closing = True
+        if visitor.closing and not visitor.out:
+            self._drop(visitor)
             return
         # Somebody who asks and does not read gets nothing more, and is not listened to, until it reads.
-        events = selectors.EVENT_WRITE if session.out else selectors.EVENT_READ
-        key = self._selector.get_key(session.sock)
+        events = selectors.EVENT_WRITE if visitor.out else selectors.EVENT_READ
+        key = self._selector.get_key(visitor.sock)
         if key.events != events:
-            self._selector.modify(session.sock, events, key.data)
+            self._selector.modify(visitor.sock, events, key.data)
 
-    def _drop(self, session: Session) -> None:
-        if self._sessions.pop(session.sock.fileno(), None) is not None:
-            self._selector.unregister(session.sock)
-            session.sock.close()
+    def _drop(self, visitor: Visitor) -> None:
+        if self._visitors.pop(visitor.sock.fileno(), None) is not None:
+            self._selector.unregister(visitor.sock)
+            visitor.sock.close()

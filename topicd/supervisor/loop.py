@@ -12,19 +12,19 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from topicd import telemetry
 from topicd.config import ConfigError, Settings
 from topicd.errors import InvalidRequest
-from topicd.ipc.control import WAL
-from topicd.ipc.protocol.wire import Op
-from topicd.supervisor import reloading, status
-from topicd.supervisor.child import COMMANDS
+from topicd.ipc.control import process_name
+from topicd.ipc.protocol.wire import OP_HELLO, OP_PING, OP_STATUS, check_version
+from topicd.supervisor import kinds, reloading, status
 from topicd.supervisor.family import Family
 from topicd.supervisor.front import Front
+from topicd.supervisor.kinds import Kind
 from topicd.supervisor.metrics_server import MetricsServer, Page
 from topicd.supervisor.notify import Notifier
 from topicd.supervisor.resources import Resources
@@ -47,9 +47,10 @@ class Supervisor:
         settings: Settings,
         reload: Callable[[], Settings],
         announce: Callable[[str], None],
-        commands: Mapping[str, Sequence[str]] = COMMANDS,
+        table: Sequence[Kind],
     ) -> None:
         self._settings = settings
+        self._kinds = table
         self._reload_settings = reload
         self._announce = announce
         self._resources = Resources(settings)
@@ -59,7 +60,7 @@ class Supervisor:
         self._front = Front(self._selector, self._answer, settings.uids)
         pages = {"/metrics": self._metrics, "/health": self._health, "/ready": self._ready}
         self._metrics_server = MetricsServer(self._selector, pages)
-        self._family = Family(self._selector, self._resources, settings, commands, self._fail)
+        self._family = Family(self._selector, self._resources, settings, table, self._fail)
         self._table = status.ProcessTable()
         self._scraped = status.ProcessTable()
         self._phase = Machine(PHASES, Phase.STARTING)
@@ -85,8 +86,10 @@ class Supervisor:
         self._signals.open()
         self._selector.register(self._signals, selectors.EVENT_READ, None)
         self._notifier.open()
-        self._resources.open()
-        self._front.open(self._resources.listen(os.environ))
+        names = [process_name(kind.name, index) for kind, index in kinds.names_of(self._kinds, self._settings)]
+        self._resources.open(names)
+        sockets = kinds.sockets_of(self._kinds, self._settings, self._resources.run_dir)
+        self._front.open(self._resources.listen(os.environ, sockets))
         where = self._resources.run_dir.metrics_socket
         self._metrics_server.open(where, self._settings.mode, self._settings.metrics_port)
         self._family.open(time.monotonic())
@@ -160,11 +163,10 @@ class Supervisor:
             if self._plan.done:
                 self._finish()
             return
-        wal_ready = self._family.serving(WAL)
-        if wal_ready and self._note_drained():
-            self._family.tell_wal_ready()
+        if self._note_serving():
+            self._family.tell_start()
         if self._phase.now not in READY_PHASES and not self._failure:
-            self._phase.move(Phase.RECOVERING if wal_ready else Phase.STARTING)
+            self._phase.move(Phase.RECOVERING if self._family.first_serve() else Phase.STARTING)
         serving = self._family.serving()
         if serving and self._phase.now in (Phase.RECOVERING, Phase.DEGRADED):
             first = self._phase.now is Phase.RECOVERING
@@ -183,13 +185,13 @@ class Supervisor:
 
     # ---- the daemon as a whole ----
 
-    def _wanted(self, kind: str) -> bool:
+    def _wanted(self, kind: Kind) -> bool:
         """Shall children of that kind run? While stopping, only those that others still need."""
         return self._plan is None or self._plan.needs(kind)
 
-    def _note_drained(self) -> bool:
+    def _note_serving(self) -> bool:
         try:
-            self._resources.forget_old_instance()
+            self._family.note_serving()
         except OSError as exc:
             # Serving on would let the next start mistake this run's rings for empty ones.
             self._fail(f"cannot record that the previous run is recovered: {exc}")
@@ -211,8 +213,7 @@ class Supervisor:
 
     def _finish(self) -> None:
         self._phase.move(Phase.STOPPED)
-        # A WAL shard ends with 0 only after everything in its rings is in its files.
-        self._drained = all(child.exit_code == 0 for child in self._family.children if child.kind == WAL)
+        self._drained = all(child.exit_code == 0 for child in self._family.children if child.kind.ends_clean)
         if self._drained:
             log.info("stopped")
         else:
@@ -237,14 +238,16 @@ class Supervisor:
 
     def _answer(self, op: int, body: dict[str, Any]) -> dict[str, Any]:
         """For the front: the map that answers a request."""
-        if op == Op.HELLO:
-            status.check_hello(body)
+        if op == OP_HELLO:
+            check_version(body.get("version"))
             shape = status.shard_map(self._resources.identity.instance, self._settings, self._resources.run_dir)
             return {**shape, "state": str(self._phase.now)}
-        if op == Op.PING:
+        if op == OP_PING:
             return {}
-        if op == Op.STATUS:
-            return self._told_lately(body.get("stats") is not False)
+        if op == OP_STATUS:
+            from topicd.ipc.protocol.messages import Status  # a start does without it
+
+            return self._told_lately(Status.from_wire(body).stats)
         raise InvalidRequest(f"op 0x{op:02x} is not known here; topics are served by the delivery shards")
 
     def _told_lately(self, with_stats: bool) -> dict[str, Any]:

@@ -5,42 +5,45 @@ left behind by unlink_all(). The bells region is made last: where it exists, eve
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from topicd import paths, values
 from topicd.config import ConfigError
 from topicd.ipc import doorbell, ring, shm, slots
-from topicd.ipc.control import DELIVERY, WAL, OldInstance, process_name
+from topicd.ipc.control import process_name
+from topicd.ipc.shardboot import DELIVERY, WAL
 from topicd.ipc.stats import PAYLOAD_MAX, StatsPage
+from topicd.paths import Instance
 
 WAL_STATE_MAX = 8 * 1024
 
 
-def names(wal_shards: int, delivery_shards: int) -> list[tuple[str, int]]:
-    """(kind, index) of every child, in the order of their bells."""
-    return [(WAL, i) for i in range(wal_shards)] + [(DELIVERY, i) for i in range(delivery_shards)]
-
-
 class Memory:
-    def __init__(self, instance: str, wal_shards: int, delivery_shards: int, ring_bytes: int) -> None:
+    """Rings between WAL and delivery shards, a bell for each of these, a page of figures for every process."""
+
+    def __init__(
+        self, instance: str, wal_shards: int, delivery_shards: int, ring_bytes: int, names: Sequence[str] = ()
+    ) -> None:
         self.instance = instance
         self._wal_shards = wal_shards
         self._delivery_shards = delivery_shards
         self._ring_bytes = ring_bytes
+        self._rung = [process_name(WAL, i) for i in range(wal_shards)]
+        self._rung += [process_name(DELIVERY, i) for i in range(delivery_shards)]
+        self._names = list(dict.fromkeys([*self._rung, *names]))
         self.pages: dict[str, StatsPage] = {}
         self.bells: dict[str, int] = {}
 
     def create(self) -> None:
         self._check_room()
-        children = names(self._wal_shards, self._delivery_shards)
         for wal in range(self._wal_shards):
             slots.create(paths.wal_state_shm(self.instance, wal), WAL_STATE_MAX, self.instance).close()
             for dlv in range(self._delivery_shards):
                 ring.create(paths.ring_shm(self.instance, wal, dlv), self._ring_bytes, self.instance).close()
-        for kind, index in children:
-            name = process_name(kind, index)
-            self.pages[name] = StatsPage.create(self.instance, name)
+        self.pages = {name: StatsPage.create(self.instance, name) for name in self._names}
+        for name in self._rung:
             self.bells[name] = doorbell.create_fd()
-        doorbell.create_words(paths.bells_shm(self.instance), len(children), self.instance).close()
+        doorbell.create_words(paths.bells_shm(self.instance), len(self._rung), self.instance).close()
 
     def close(self) -> None:
         for page in self.pages.values():
@@ -52,7 +55,7 @@ class Memory:
     def _check_room(self) -> None:
         """A full /dev/shm would kill a shard with SIGBUS at its first touch; say so before."""
         rings = self._wal_shards * self._delivery_shards * self._ring_bytes
-        pages = (self._wal_shards + self._delivery_shards) * 2 * (PAYLOAD_MAX + WAL_STATE_MAX)
+        pages = len(self._names) * 2 * (PAYLOAD_MAX + WAL_STATE_MAX)
         found = os.statvfs(paths.SHM_DIR)
         free = found.f_bavail * found.f_frsize
         if rings + pages > free:
@@ -64,7 +67,7 @@ class Memory:
             )
 
 
-def has_rings(old: OldInstance) -> bool:
+def has_rings(old: Instance) -> bool:
     """Is the shared memory of a killed run still there, whole?"""
     found = set(shm.names_of(old.instance))
     needed = {paths.bells_shm(old.instance)}

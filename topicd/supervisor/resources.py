@@ -11,17 +11,18 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from topicd.config import Settings
+from topicd.disk import datadir
 from topicd.disk.fs import RealFs
+from topicd.disk.identity import ID_BLOCK, Identity
 from topicd.ipc import unixsock
-from topicd.ipc.control import OldInstance, process_name
 from topicd.ipc.stats import StatsPage
-from topicd.paths import DataDir, RunDir
-from topicd.supervisor import datadir, memory
-from topicd.supervisor.identity import ID_BLOCK, Identity
+from topicd.paths import DataDir, Instance, RunDir
+from topicd.supervisor import memory
 from topicd.supervisor.memory import Memory
 from topicd.supervisor.notify import inherited_sockets
 
@@ -44,7 +45,7 @@ class Resources:
         self._memory = Memory("", 0, 0, 0)
         self._owns_run_dir = self._inherited = False
         self._first_ids = 0
-        self._shard_listeners: list[socket.socket] = []
+        self._listeners: dict[str, socket.socket] = {}
 
     def take_lock(self) -> None:
         """First of all; LockHeld if another daemon runs on the directory."""
@@ -53,7 +54,8 @@ class Resources:
         self.run_dir.root.mkdir(0o755, parents=True, exist_ok=True)
         self.lock_fd = datadir.take_lock(self._data, self._settings.stop_timeout_s)
 
-    def open(self) -> None:
+    def open(self, names: Sequence[str]) -> None:
+        """names: of all processes to come."""
         _raise_descriptor_limit(self._settings.max_connections + _OTHER_DESCRIPTORS)
         wal, dlv = self._settings.wal_shards, self._settings.delivery_shards
         self.wal_seed = datadir.upgrade(self._fs, self._data, datadir.open_format(self._fs, self._data)).wal_seed
@@ -61,39 +63,38 @@ class Resources:
         self.identity.begin_run(wal, dlv, dlv, memory.has_rings)
         self._first_ids = self.identity.record.next_id - dlv * ID_BLOCK
         self._sweep()
-        self._memory = Memory(self.identity.instance, wal, dlv, self._settings.ring_bytes)
+        self._memory = Memory(self.identity.instance, wal, dlv, self._settings.ring_bytes, names)
         self._memory.create()
 
-    def listen(self, environ: MutableMapping[str, str]) -> socket.socket:
-        """The socket systemd handed over, or our own. Those of the delivery shards are made here as well: clients of a
-        shard that recovers or is started anew wait in its queue and need not look for it again and again."""
+    def listen(self, environ: MutableMapping[str, str], sockets: Mapping[str, Path]) -> socket.socket:
+        """The socket systemd handed over, or our own. Those of processes are made here as well: clients of one that
+        recovers or is started anew wait in its queue and need not look for it again and again."""
         given = inherited_sockets(environ)
         for extra in given[1:]:
             extra.close()
         listener = given[0] if given else unixsock.listen(self.run_dir.socket, self._settings.mode, _BACKLOG)
-        # Whoever listens on the main socket owns the directory; shards of an earlier run are gone.
+        # Whoever listens on the main socket owns the directory; processes of an earlier run are gone.
         self._owns_run_dir, self._inherited = True, bool(given)
-        self._remove_shard_sockets()
-        for shard in range(self._settings.delivery_shards):
-            path = self.run_dir.delivery_socket(shard)
-            self._shard_listeners.append(unixsock.listen(path, self._settings.mode, _BACKLOG))
+        self._remove_process_sockets()
+        for name, path in sockets.items():
+            self._listeners[name] = unixsock.listen(path, self._settings.mode, _BACKLOG)
         return listener
 
-    def listen_fd(self, shard: int) -> int:
-        """What a delivery shard inherits."""
-        return self._shard_listeners[shard].fileno()
+    def listen_fd(self, process: str) -> int:
+        """What it inherits."""
+        return self._listeners[process].fileno()
 
     def stop_listening(self) -> None:
-        """No shard is started any more: who connects is refused once the shard itself has closed its socket."""
-        for listener in self._shard_listeners:
+        """Nobody is started any more: who connects is refused once the process itself has closed its socket."""
+        for listener in self._listeners.values():
             listener.close()
 
     @property
     def bells(self) -> dict[str, int]:
         return self._memory.bells
 
-    def page(self, kind: str, index: int) -> StatsPage:
-        return self._memory.pages[process_name(kind, index)]
+    def page(self, process: str) -> StatsPage:
+        return self._memory.pages[process]
 
     def first_ids(self, shard: int) -> tuple[int, int]:
         """The block reserved for a delivery shard's first start."""
@@ -101,7 +102,7 @@ class Resources:
         return start, start + ID_BLOCK
 
     @property
-    def old_instance(self) -> OldInstance | None:
+    def old_instance(self) -> Instance | None:
         """Whose rings are to be drained before anything is served."""
         return self.identity.record.undrained
 
@@ -123,14 +124,14 @@ class Resources:
             if not self._inherited:
                 unixsock.remove(self.run_dir.socket)
             if clean:
-                self._remove_shard_sockets()
+                self._remove_process_sockets()
             self._owns_run_dir = False
         if self.lock_fd >= 0:
             os.close(self.lock_fd)
             self.lock_fd = -1
 
-    def _remove_shard_sockets(self) -> None:
-        for path in self.run_dir.root.glob("dlv-*.sock"):
+    def _remove_process_sockets(self) -> None:
+        for path in self.run_dir.root.glob("*-[0-9][0-9]*.sock"):
             unixsock.remove(path)
 
     def _sweep(self) -> None:

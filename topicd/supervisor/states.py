@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 class Phase(StrEnum):
     """The daemon as a whole."""
 
-    STARTING = "starting"  # WAL shards recover
-    RECOVERING = "recovering"  # the WAL is complete, delivery shards rebuild
+    STARTING = "starting"  # those that wait for nobody, the WAL shards, recover
+    RECOVERING = "recovering"  # the WAL is complete, the others rebuild
     SERVING = "serving"
     DEGRADED = "degraded"  # was serving; a child is down or coming back
     STOPPING = "stopping"

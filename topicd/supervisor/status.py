@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from topicd import __version__, limits
 from topicd.config import Settings
-from topicd.errors import UnsupportedVersion
 from topicd.ipc.protocol.wire import PROTOCOL_VERSION
 from topicd.paths import RunDir
 from topicd.supervisor.child import Child
@@ -30,12 +29,6 @@ LIMITS = {
 }
 
 
-def check_hello(body: dict[str, Any]) -> None:
-    version = body.get("version")
-    if version != PROTOCOL_VERSION:
-        raise UnsupportedVersion(f"protocol version {version!r:.20} is not spoken here", supported=[PROTOCOL_VERSION])
-
-
 def shard_map(instance: str, settings: Settings, run: RunDir) -> dict[str, Any]:
     """The answer to HELLO, but for the state of the daemon."""
     return {
@@ -55,7 +48,7 @@ def summary(phase: Phase, children: Sequence[Child]) -> str:
     """One line for systemd."""
     away = [child for child in children if child.state is not ChildState.SERVING]
     if not away:
-        return f"{phase}: {len(children)} shards"
+        return f"{phase}: {len(children)} processes"
     return f"{phase}: {', '.join(_standing(child) for child in away)}"
 
 

@@ -1,4 +1,4 @@
-"""The order of a stop: delivery shards finish first, then the WAL shards that they need. Stages are data.
+"""The order of a stop: stage by stage, as the table of kinds says; those that others need go last.
 
 Each stage is asked, then sent SIGTERM, then killed, at a share of stop_timeout_s counted from the
 request, so that everything has ended within it.
@@ -9,21 +9,11 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from topicd.ipc.control import DELIVERY, WAL
 from topicd.supervisor.child import Child
+from topicd.supervisor.kinds import Kind, Stage
 
 log = logging.getLogger(__name__)
-
-
-class Stage(NamedTuple):
-    kind: str
-    term_at: float
-    kill_at: float
-
-
-STAGES = (Stage(DELIVERY, 0.45, 0.55), Stage(WAL, 0.80, 0.90))
 
 
 class StopPlan:
@@ -33,6 +23,7 @@ class StopPlan:
         self._children = children
         self._timeout_s = timeout_s
         self._since = now
+        self._stages = sorted({child.kind.stops for child in children})
         self._stage = 0
         self._asked: set[str] = set()
         self._signalled: dict[str, int] = {}
@@ -40,11 +31,11 @@ class StopPlan:
 
     @property
     def done(self) -> bool:
-        return self._stage == len(STAGES)
+        return self._stage == len(self._stages)
 
-    def needs(self, kind: str) -> bool:
+    def needs(self, kind: Kind) -> bool:
         """Do others still need children of that kind while we stop?"""
-        return not self.done and kind not in {stage.kind for stage in STAGES[: self._stage + 1]}
+        return kind.stops in self._stages[self._stage + 1 :]
 
     def hurry(self) -> None:
         """The operator does not want to wait: kill whoever is left. Nothing acknowledged is lost by that."""
@@ -52,14 +43,14 @@ class StopPlan:
 
     def step(self, now: float) -> None:
         while not self.done:
-            stage = STAGES[self._stage]
-            left = [child for child in self._children if child.kind == stage.kind and child.running]
+            stage = self._stages[self._stage]
+            left = [child for child in self._children if child.kind.stops == stage and child.running]
             for child in left:
                 self._press(child, stage, now)
             if left:
                 return
             for child in self._children:
-                if child.kind == stage.kind:
+                if child.kind.stops == stage:
                     child.abandon()
             self._stage += 1
 
@@ -67,7 +58,7 @@ class StopPlan:
         """When step() has something to do even if nothing happens."""
         if self.done:
             return None
-        stage = STAGES[self._stage]
+        stage = self._stages[self._stage]
         moments = (self._since + self._timeout_s * share for share in (stage.term_at, stage.kill_at))
         return next((moment for moment in moments if moment > now), None)
 

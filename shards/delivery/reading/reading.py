@@ -7,54 +7,32 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from topicd._native.interface import Buffer
-from topicd.errors import InvalidRequest, StorageCorrupt
-from topicd.frames import FrameType, core
-from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB, MAX_NODE
-from topicd.model import GapReason, TagMatch, Tombstone
-from topicd.shards.delivery.reading.metadata_only import without_data
+from topicd.errors import StorageCorrupt
+from topicd.frames import FrameType, core, without_data
+from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB
+from topicd.model import GapReason, Tombstone
+from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.reading.filters import ReadFilter
+from topicd.shards.delivery.reading.live import LiveRecords
+from topicd.shards.delivery.reading.segments import Segments
+from topicd.shards.delivery.removing.retention import Retention
+from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
-    from topicd.shards.delivery.topic.topic import Topic
-    from topicd.shards.storage.segment.info import SegmentInfo
+from topicd.shards.storage.segment.info import SegmentInfo
 
 # A filter that matches nothing must not keep the shard from its other work.
 _EXAMINE_BYTES = FETCH_BYTES_MAX
 # Where few records pass, so many are looked at together.
 _FILTERED = 1_024
 _FILTERED_BYTES = 256 * KIB
-_NODES_MAX = 256
 _FEW_BYTES = 256 * KIB  # more of a segment are worth mapping it
 
 
-class ReadFilter(NamedTuple):
-    match: TagMatch | None = None
-    nodes: tuple[bytes, ...] = ()
-    metadata_only: bool = False
-
-    @classmethod
-    def from_wire(cls, body: dict[str, Any], *, metadata_only: bool = False) -> ReadFilter:
-        match = body.get("match")
-        nodes = body.get("nodes") or []
-        if isinstance(nodes, str):
-            nodes = [nodes]
-        if not isinstance(nodes, list) or len(nodes) > _NODES_MAX or not all(isinstance(n, str) for n in nodes):
-            raise InvalidRequest(f"nodes must be a list of at most {_NODES_MAX} strings, not {nodes!r:.200}")
-        packed = tuple(sorted(node.encode() for node in nodes))
-        if any(not 0 < len(node) <= MAX_NODE for node in packed):
-            raise InvalidRequest(f"a node has 1 to {MAX_NODE} bytes")
-        return cls(TagMatch.from_wire(match) if match is not None else None, packed, metadata_only)
-
-
-NO_FILTER = ReadFilter()
-
-
 @dataclass(slots=True)
-class Answer:
+class ReadAnswer:
     """What a read has found so far."""
 
     next_from: int
@@ -65,7 +43,7 @@ class Answer:
     tombstone: Tombstone | None = None
 
 
-class _Chunk(NamedTuple):
+class _Neighbours(NamedTuple):
     """Neighbouring frames data[start:end] of seqs first..last; `dead` are deleted ones among them."""
 
     data: Buffer
@@ -86,16 +64,19 @@ class _Stored(NamedTuple):
 
 
 class Reader:
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
+    def __init__(self, place: Place, segments: Segments, live: LiveRecords, retention: Retention) -> None:
+        self._clock = place.clock
+        self._segments = segments
+        self._live = live
+        self._retention = retention
 
-    def fetch(self, topic: Topic, from_seq: int, limit: int, max_bytes: int, chosen: ReadFilter) -> Answer:
+    def fetch(self, topic: Topic, from_seq: int, limit: int, max_bytes: int, chosen: ReadFilter) -> ReadAnswer:
         """Records with seq > from_seq, at most limit and max_bytes but at least one if there is one."""
-        self._actor.retention.expire(topic)
-        answer = Answer(next_from=from_seq, tombstone=topic.tombstone(from_seq))
-        position = max(from_seq, topic.earliest - 1)
+        self._retention.expire(topic)
+        answer = ReadAnswer(next_from=from_seq, tombstone=topic.floors.tombstone(from_seq, topic.seqs.visible))
+        position = max(from_seq, topic.floors.earliest - 1)
         stop = self._undamaged_until(topic, position)
-        if len(topic.lost):
+        if len(topic.contents.lost):
             position, stop = self._report_lost(topic, answer, position, stop)
         limit = min(max(limit, 1), FETCH_RECORDS_MAX)
         max_bytes = min(max(max_bytes, 1), FETCH_BYTES_MAX)
@@ -106,10 +87,10 @@ class Reader:
             plain = chosen.match is None and not nodes
             try:
                 if plain:
-                    chunk = self._chunk(topic, position + 1, stop, limit - answer.count, room)
+                    chunk = self._neighbours(topic, position + 1, stop, limit - answer.count, room)
                 else:
                     wanted = max(limit - answer.count, _FILTERED)
-                    chunk = self._chunk(topic, position + 1, stop, wanted, _FILTERED_BYTES)
+                    chunk = self._neighbours(topic, position + 1, stop, wanted, _FILTERED_BYTES)
             except StorageCorrupt:
                 if not scanned:
                     raise
@@ -135,51 +116,34 @@ class Reader:
             answer.bytes = sum(len(part) for part in answer.parts)
         return answer
 
+    def note_read(self, topic: Topic) -> None:
+        topic.last_read_ms = self._clock.now_ms()
+
     def start_at(self, topic: Topic, ts: int) -> int:
         """The cursor from which the first live record with that time or later is read."""
-        retention = self._actor.retention
-        retention.expire(topic)
-        return retention.first_live(topic, max(self.seq_before_ts(topic, ts) + 1, topic.earliest)) - 1
+        self._retention.expire(topic)
+        return self._live.first_from(topic, max(self._live.seq_before(topic, ts) + 1, topic.floors.earliest)) - 1
 
-    def newest(self, topic: Topic, from_seq: int, max_bytes: int) -> Answer | None:
+    def newest(self, topic: Topic, from_seq: int, max_bytes: int) -> ReadAnswer | None:
         """What a follower at the head gets, without the questions that only older records raise. None: ask fetch()."""
-        blob = topic.tail.last()
-        if blob is None or from_seq + 1 < max(blob.first_seq, topic.earliest) or from_seq >= topic.visible:
+        blob = topic.contents.tail.last()
+        if blob is None or from_seq + 1 < max(blob.first_seq, topic.floors.earliest) or from_seq >= topic.seqs.visible:
             return None
-        if topic.config.ttl_ms or topic.damaged or len(topic.lost) or len(topic.tail_dead):
+        if topic.config.ttl_ms or topic.contents.damaged or len(topic.contents.lost) or len(topic.contents.tail_dead):
             return None
         start, end = blob.offset_of(from_seq + 1), blob.end
         if end - start > max_bytes:
             return None
-        count = topic.visible - from_seq
-        return Answer(topic.visible, [memoryview(blob.data)[start:end]], count, end - start, count)
+        count = topic.seqs.visible - from_seq
+        return ReadAnswer(topic.seqs.visible, [memoryview(blob.data)[start:end]], count, end - start, count)
 
-    def seq_before_ts(self, topic: Topic, ts: int) -> int:
-        """The last seq in store whose record is older."""
-        for info in topic.segments:
-            if info.last_ts >= ts:
-                return max(self._actor.segment_reader(topic, info).seq_at_ts(ts) - 1, 0)
-        for blob in topic.tail:
-            if blob.last_ts >= ts:
-                return self._in_blob_before(blob.data, blob.start, blob.end, blob.first_seq, ts)
-        return topic.visible
+    # ---- neighbouring frames ----
 
-    @staticmethod
-    def _in_blob_before(data: Buffer, start: int, end: int, first_seq: int, ts: int) -> int:
-        before = 0
-        for seq, record_ts, *_ in core.decode_frames(data, start, end):
-            if record_ts >= ts:
-                break
-            before = seq
-        return max(before, first_seq - 1)
-
-    # ---- chunks ----
-
-    def _chunk(self, topic: Topic, first: int, stop: int, max_records: int, max_bytes: int) -> _Chunk | None:
+    def _neighbours(self, topic: Topic, first: int, stop: int, max_records: int, max_bytes: int) -> _Neighbours | None:
         """The next neighbouring frames from `first` on, cut to the budget, at least one frame."""
-        if first <= topic.stored:
-            return self._segment_chunk(topic, first, stop, max_records, max_bytes)
-        for blob in topic.tail.from_seq(first):
+        if first <= topic.seqs.stored:
+            return self._in_segment(topic, first, stop, max_records, max_bytes)
+        for blob in topic.contents.tail.from_seq(first):
             first = max(first, blob.first_seq)
             last = min(blob.last_seq, stop, first + max_records - 1)
             if first > last:
@@ -190,26 +154,27 @@ class Reader:
                 fitting = bisect_right(blob.offsets, start - blob.start + max_bytes, index, last - blob.first_seq + 1)
                 last = max(first, blob.first_seq + fitting - 2)
                 end = blob.offset_of(last + 1)
-            dead = topic.tail_dead if topic.tail_dead.within(first, last) else None
-            return _Chunk(blob.data, start, end, first, last, dead, last - first + 1)
+            dead = topic.contents.tail_dead if topic.contents.tail_dead.within(first, last) else None
+            return _Neighbours(blob.data, start, end, first, last, dead, last - first + 1)
         return None
 
-    def _segment_chunk(self, topic: Topic, first: int, stop: int, max_records: int, max_bytes: int) -> _Chunk | None:
-        index = bisect_right(topic.segments, first, key=lambda info: info.first_seq) - 1
-        if index < 0 or topic.segments[index].last_seq < first:
+    def _in_segment(self, topic: Topic, first: int, stop: int, max_records: int, max_bytes: int) -> _Neighbours | None:
+        segments, stored = topic.contents.segments, topic.seqs.stored
+        index = bisect_right(segments, first, key=lambda info: info.first_seq) - 1
+        if index < 0 or segments[index].last_seq < first:
             index += 1
-        if index >= len(topic.segments):
-            return self._chunk(topic, topic.stored + 1, stop, max_records, max_bytes) if topic.stored < stop else None
-        info = topic.segments[index]
+        if index >= len(segments):
+            return self._neighbours(topic, stored + 1, stop, max_records, max_bytes) if stored < stop else None
+        info = segments[index]
         first = max(first, info.first_seq)
         wanted = min(max_records, stop - first + 1)
         found = self._few(topic, info, first, wanted, max_bytes) or self._many(topic, info, first, wanted, max_bytes)
         if found is None:
             return None
         data, last, count = found
-        marks = topic.marks.get(info.first_seq)
+        marks = topic.contents.marks.get(info.first_seq)
         dead = marks if marks is not None and marks.within(first, last) else None
-        return _Chunk(data, 0, len(data), first, last, dead, count)
+        return _Neighbours(data, 0, len(data), first, last, dead, count)
 
     def _few(self, topic: Topic, info: SegmentInfo, first: int, wanted: int, max_bytes: int) -> _Stored | None:
         """Records whose frames prove that they are the ones asked for, and all of them: then it does not matter that
@@ -217,7 +182,7 @@ class Reader:
         if info.dead or min(wanted * (info.data_bytes // info.count), max_bytes) > _FEW_BYTES:
             return None
         try:
-            reader = self._actor.segment_glance(topic, info)
+            reader = self._segments.glance(topic, info)
             span = reader.locate(first - 1, wanted, max_bytes)
             if span is None or not span.start <= span.end <= info.data_bytes:
                 return None
@@ -233,7 +198,7 @@ class Reader:
         return _Stored(data, span.last_seq, count)
 
     def _many(self, topic: Topic, info: SegmentInfo, first: int, wanted: int, max_bytes: int) -> _Stored | None:
-        span = self._actor.segment_reader(topic, info).locate(first - 1, wanted, max_bytes)
+        span = self._segments.reader(topic, info).locate(first - 1, wanted, max_bytes)
         if span is None:
             return None
         last = span.last_seq
@@ -249,7 +214,7 @@ class Reader:
 
         Stored bytes are checked each time they are handed out: a flipped bit is an error, never an answer.
         """
-        reader = self._actor.segment_reader(topic, info)
+        reader = self._segments.reader(topic, info)
         try:
             data = reader.read(first, last)
             scan = core.scan_frames(data, 0, len(data))
@@ -265,8 +230,8 @@ class Reader:
 
     @staticmethod
     def _undamaged_until(topic: Topic, position: int) -> int:
-        stop = topic.visible
-        for damaged in topic.damaged:
+        stop = topic.seqs.visible
+        for damaged in topic.contents.damaged:
             if damaged.last_seq <= position:
                 continue
             if damaged.first_seq <= position + 1:
@@ -282,20 +247,20 @@ class Reader:
         return stop
 
     @staticmethod
-    def _report_lost(topic: Topic, answer: Answer, position: int, stop: int) -> tuple[int, int]:
+    def _report_lost(topic: Topic, answer: ReadAnswer, position: int, stop: int) -> tuple[int, int]:
         """Seqs that power loss took: the answer ends before them, and the next one begins with the gap."""
-        for first, last in topic.lost.within(position + 1, stop):
+        for first, last in topic.contents.lost.within(position + 1, stop):
             if first > position + 1 or answer.tombstone is not None:
                 return position, first - 1
             reason = GapReason.POWER_LOSS.value
-            gap = Tombstone(first, last, reason, last - first + 1, topic.earliest, topic.visible)
+            gap = Tombstone(first, last, reason, last - first + 1, topic.floors.earliest, topic.seqs.visible)
             answer.tombstone, position = gap, last
         return position, stop
 
     # ---- choosing ----
 
     @staticmethod
-    def _take(answer: Answer, data: Buffer, ranges: list[tuple[int, int]], count: int) -> None:
+    def _take(answer: ReadAnswer, data: Buffer, ranges: list[tuple[int, int]], count: int) -> None:
         whole = len(data)
         for start, end in ranges:
             answer.parts.append(data if (start, end) == (0, whole) else memoryview(data)[start:end])
@@ -304,8 +269,8 @@ class Reader:
 
     def _take_selected(
         self,
-        answer: Answer,
-        chunk: _Chunk,
+        answer: ReadAnswer,
+        chunk: _Neighbours,
         position: int,
         stop: int,
         limit: int,

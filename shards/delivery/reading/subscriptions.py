@@ -1,107 +1,75 @@
-"""Those who wait for records: long polls and subscriptions. Promise: a subscriber gets every record once and in
-order, or a tombstone; one that does not read costs a cursor, never memory, and nobody else notices.
+"""Records pushed as they come. Promise: a subscriber gets every record once and in order, or a tombstone; one that does
+not read costs a cursor, never memory, and nobody else notices.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 from topicd.errors import TopicdError
 from topicd.limits import FETCH_RECORDS_MAX, KIB
 from topicd.model import Tombstone
-from topicd.shards.delivery.reading.reading import NO_FILTER, Answer, ReadFilter
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.sessions.session import Session
-    from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.agenda import Agenda
+from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.reading.filters import NO_FILTER, ReadFilter
+from topicd.shards.delivery.reading.reading import ReadAnswer, Reader
+from topicd.shards.delivery.sessions.outbox import Outbox
+from topicd.shards.delivery.topic.follower import Follower
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.tokens import Rights
 
 _PUSH_BYTES = 256 * KIB
 _PUSHES_PER_TURN = 8
 
 
-class Follower:
-    """Somebody who is told when a topic has new records, or is gone."""
+class Pushing:
+    """What every subscription of the shard uses."""
 
-    def moved(self) -> None:
-        raise NotImplementedError
-
-    def gone(self, topic: Topic) -> None:
-        raise NotImplementedError
-
-
-class LongPoll(Follower):
     def __init__(
         self,
-        session: Session,
-        request_id: int,
-        flags: int,
-        topic: Topic,
-        fetch: tuple[int, int, int, ReadFilter],
+        reader: Reader,
+        agenda: Agenda,
+        counters: Counters,
+        call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
-        self._session = session
-        self._request_id = request_id
-        self._flags = flags
-        self._topic = topic
-        self._from_seq, self._limit, self._max_bytes, self._filter = fetch
-        self._timer: Any = None
-
-    def start(self, wait_ms: int) -> None:
-        self._topic.followers.add(self)
-        self._session.long_polls.add(self)
-        self._timer = self._session.actor.loop.call_later(wait_ms / 1000, self._expire)
-
-    def moved(self) -> None:
-        self._answer(give_up=False)
-
-    def gone(self, topic: Topic) -> None:
-        self.cancel()
-        self._session.refused(self._request_id, self._session.actor.topic_gone(topic))
-
-    def cancel(self) -> None:
-        self._topic.followers.discard(self)
-        self._session.long_polls.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _expire(self) -> None:
-        self._answer(give_up=True)
-
-    def _answer(self, *, give_up: bool) -> None:
-        actor = self._session.actor
-        try:
-            answer = actor.reader.fetch(self._topic, self._from_seq, self._limit, self._max_bytes, self._filter)
-        except TopicdError as exc:
-            self.cancel()
-            self._session.refused(self._request_id, exc)
-            return
-        if answer.count or answer.tombstone is not None or give_up:
-            self.cancel()
-            self._session.fetched(self._request_id, self._flags, self._topic, answer)
-        else:
-            self._from_seq = answer.next_from
+        self.reader = reader
+        self.agenda = agenda
+        self.counters = counters
+        self.call_soon = call_soon
 
 
 class Subscription:
     """Some topics, one credit. Its id is the request id of the SUBSCRIBE."""
 
-    def __init__(self, session: Session, sub_id: int, credit: int, chosen: ReadFilter, pattern: str) -> None:
-        self.session = session
+    def __init__(
+        self,
+        pushing: Pushing,
+        outbox: Outbox,
+        rights: Rights,
+        sub_id: int,
+        credit: int,
+        chosen: ReadFilter,
+        pattern: str,
+    ) -> None:
+        self.pushing = pushing
+        self.outbox = outbox
+        self.rights = rights
         self.id = sub_id
         self.credit = credit
         self.filter = chosen
         self.pattern = pattern
-        self.feeds: dict[int, Feed] = {}
+        self.feeds: dict[int, TopicFeed] = {}
         self._scheduled = False
 
     @property
     def blocked(self) -> bool:
-        return self.credit <= 0 or self.session.write_blocked
+        return self.credit <= 0 or self.outbox.write_blocked
 
     def follow(self, topic: Topic, from_seq: int, tombstone: Tombstone | None = None) -> None:
-        feed = Feed(self, topic, from_seq, tombstone)
+        feed = TopicFeed(self, topic, from_seq, tombstone)
         self.feeds[topic.id] = feed
         topic.followers.add(feed)
-        if tombstone is not None or from_seq < topic.visible:
+        if tombstone is not None or from_seq < topic.seqs.visible:
             self.schedule()
 
     def grant(self, credit: int) -> None:
@@ -116,7 +84,7 @@ class Subscription:
         """Go on in the next turn of the loop, so that a long catch-up does not keep others waiting."""
         if not self._scheduled:
             self._scheduled = True
-            self.session.actor.loop.call_soon(self._run)
+            self.pushing.call_soon(self._run)
 
     def close(self) -> None:
         for feed in self.feeds.values():
@@ -130,11 +98,11 @@ class Subscription:
             budget -= feed.pump(budget)
             if budget <= 0 or self.blocked:
                 break
-        self.session.flush()
+        self.outbox.flush()
         self.resume()
 
 
-class Feed(Follower):
+class TopicFeed(Follower):
     """One topic of a subscription: a cursor."""
 
     def __init__(self, subscription: Subscription, topic: Topic, from_seq: int, tombstone: Tombstone | None) -> None:
@@ -146,7 +114,7 @@ class Feed(Follower):
 
     @property
     def behind(self) -> bool:
-        return self.cursor < self.topic.visible or self._tombstone is not None
+        return self.cursor < self.topic.seqs.visible or self._tombstone is not None
 
     def moved(self) -> None:
         sub = self._subscription
@@ -155,13 +123,12 @@ class Feed(Follower):
             return
         if self.pump(_PUSHES_PER_TURN) >= _PUSHES_PER_TURN:
             sub.schedule()
-        sub.session.actor.flush_first(sub.session)
+        sub.pushing.agenda.flush_first(sub.outbox)
 
-    def gone(self, topic: Topic) -> None:
-        self._subscription.feeds.pop(topic.id, None)
-        self._subscription.session.notice(
-            self._subscription.id, {"event": "topic_deleted", "topic": topic.name, "topic_id": topic.id}
-        )
+    def gone(self) -> None:
+        sub, topic = self._subscription, self.topic
+        sub.feeds.pop(topic.id, None)
+        sub.outbox.notice(sub.id, {"event": "topic_deleted", "topic": topic.name, "topic_id": topic.id})
 
     def pump(self, budget: int) -> int:
         """Push what is there, as far as credit, outbox and budget reach; the number of pushes."""
@@ -174,7 +141,7 @@ class Feed(Follower):
             self.cursor = answer.next_from
             if answer.count or answer.tombstone is not None:
                 sub.credit -= answer.bytes
-                sub.session.push(sub.id, self.topic, answer)
+                sub.outbox.push(sub.id, self.topic, answer)
                 pushes += 1
             elif not moved:
                 return pushes
@@ -182,23 +149,23 @@ class Feed(Follower):
             self._lagged = False
         return pushes
 
-    def _next(self) -> Answer | None:
-        sub, actor = self._subscription, self._subscription.session.actor
+    def _next(self) -> ReadAnswer | None:
+        sub, reader = self._subscription, self._subscription.pushing.reader
         try:
-            answer = actor.reader.newest(self.topic, self.cursor, _PUSH_BYTES) if sub.filter == NO_FILTER else None
+            answer = reader.newest(self.topic, self.cursor, _PUSH_BYTES) if sub.filter == NO_FILTER else None
             if answer is None:
-                answer = actor.reader.fetch(self.topic, self.cursor, FETCH_RECORDS_MAX, _PUSH_BYTES, sub.filter)
+                answer = reader.fetch(self.topic, self.cursor, FETCH_RECORDS_MAX, _PUSH_BYTES, sub.filter)
         except TopicdError as exc:
-            sub.session.notice(sub.id, {"event": "error", "topic": self.topic.name, **exc.to_wire()})
+            sub.outbox.notice(sub.id, {"event": "error", "topic": self.topic.name, **exc.to_wire()})
             self.topic.followers.discard(self)
             sub.feeds.pop(self.topic.id, None)
             return None
         if self._tombstone is not None:
             answer.tombstone, self._tombstone = self._tombstone, None
-        actor.note_read(self.topic)
+        reader.note_read(self.topic)
         return answer
 
     def _note_lag(self, sub: Subscription) -> None:
         if not self._lagged:
             self._lagged = True
-            sub.session.actor.lagged_total += 1
+            sub.pushing.counters.lagged += 1

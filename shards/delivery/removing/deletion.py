@@ -6,159 +6,176 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from topicd.errors import TopicdError
-from topicd.frames import FrameType, control_frame, core
+from topicd.frames import FrameType
 from topicd.limits import FRAME_OVERHEAD
-from topicd.model import Durability, TagMatch
-from topicd.shards.delivery.writing.outlet import NEED_OF, ControlEntry, Need
+from topicd.model import TagMatch
+from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.pulse import Pulse
+from topicd.shards.delivery.reading.live import IndexSizes, LiveRecords, Sizes
+from topicd.shards.delivery.reading.segments import Segments
+from topicd.shards.delivery.removing.retention import Retention
+from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.durability import Need
+from topicd.shards.delivery.writing.log import Log
 from topicd.shards.storage.ranges import Ranges
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
-    from topicd.shards.delivery.removing.retention import Sizes
-    from topicd.shards.delivery.topic.tail import Blob
-    from topicd.shards.delivery.topic.topic import Topic
-    from topicd.shards.storage.segment.info import SegmentInfo
+from topicd.shards.storage.segment.info import SegmentInfo
 
 Done = Callable[[dict[str, Any] | None, TopicdError | None], None]
 
 
+class Removed(NamedTuple):
+    records: int
+    content: int  # bytes
+    examined: int = 0
+
+    def plus(self, records: int, content: int) -> Removed:
+        return Removed(self.records + records, self.content + content, self.examined)
+
+
 class Deletion:
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
+    def __init__(
+        self,
+        log: Log,
+        segments: Segments,
+        live: LiveRecords,
+        retention: Retention,
+        backlog: Backlog,
+        counters: Counters,
+        pulse: Pulse,
+    ) -> None:
+        self._log = log
+        self._segments = segments
+        self._live = live
+        self._retention = retention
+        self._backlog = backlog
+        self._counters = counters
+        self._pulse = pulse
 
     def delete(self, topic: Topic, before_seq: int | None, match: TagMatch | None, done: Done) -> None:
-        bound = topic.visible
+        bound = topic.seqs.visible
 
         def stored() -> None:
-            self._actor.retention.expire(topic)
-            deleted, content, examined = self.apply(topic, before_seq, match, bound)
-            self._actor.deleted_total += deleted
+            self._retention.expire(topic)
+            removed = self._apply(topic, before_seq, match, bound)
+            self._counters.deleted += removed.records
             done(
                 {
-                    "deleted": deleted,
-                    "deleted_bytes": content,
-                    "examined": examined,
-                    "earliest_seq": topic.earliest,
-                    "head_seq": topic.visible,
-                    "count": topic.count,
-                    "bytes": topic.bytes,
+                    "deleted": removed.records,
+                    "deleted_bytes": removed.content,
+                    "examined": removed.examined,
+                    "earliest_seq": topic.floors.earliest,
+                    "head_seq": topic.seqs.visible,
+                    "count": topic.contents.count,
+                    "bytes": topic.contents.bytes,
                 },
                 None,
             )
 
         body = {"before": before_seq, "match": match.to_wire() if match is not None else None, "bound": bound}
-        need = max(NEED_OF[Durability(topic.config.durability)], Need.WRITTEN)
-        frame = control_frame(FrameType.DELETE, topic.id, bound, self._actor.clock.now_ms(), body)
-        self._actor.submit_control(topic, frame, ControlEntry(need, stored, lambda error: done(None, error)))
+        need = topic.policy.change_need
+        self._log.change(
+            topic,
+            FrameType.DELETE,
+            body,
+            seq=bound,
+            need=need,
+            applied=stored,
+            refused=lambda error: done(None, error),
+        )
 
-    def free_through(self, topic: Topic, last: int) -> None:
-        """What every consumer has acknowledged. In the log, or a consumer that is set back or removed later would
-        bring it back at recovery."""
-        self.delete_through(topic, last)
-        body = {"before": last + 1, "match": None, "bound": last}
-        frame = control_frame(FrameType.DELETE, topic.id, last, self._actor.clock.now_ms(), body)
-        self._actor.submit_control(topic, frame, ControlEntry(Need.PLACED))
+    def free_acked(self, topic: Topic) -> None:
+        """retain: acked. What every named consumer has acknowledged goes; a topic nobody consumes by name keeps
+        everything. In the log, or a consumer that is set back or removed later would bring it back at recovery."""
+        if topic.config.retain != "acked" or not len(topic.consumers):
+            return
+        last = min(topic.seqs.visible, topic.consumers.acked_by_all)
+        if last >= topic.floors.earliest:
+            self._delete_through(topic, last)
+            body = {"before": last + 1, "match": None, "bound": last}
+            self._log.change(topic, FrameType.DELETE, body, seq=last, need=Need.PLACED)
 
     def replay(self, topic: Topic, body: dict[str, Any]) -> None:
         """Marks and floor only: recovery counts what is left once, at its end."""
         before, match = body.get("before"), body.get("match")
         last = int(body["bound"]) if before is None else min(int(body["bound"]), int(before) - 1)
         if match is None:
-            topic.delete_below = max(topic.delete_below, last + 1)
+            topic.floors.delete_through(last)
         else:
             self._mark_matching(topic, TagMatch.from_wire(match), last)
 
-    def apply(self, topic: Topic, before_seq: int | None, match: TagMatch | None, bound: int) -> tuple[int, int, int]:
-        """(records, content bytes, records examined)."""
+    def _apply(self, topic: Topic, before_seq: int | None, match: TagMatch | None, bound: int) -> Removed:
         last = bound if before_seq is None else min(bound, before_seq - 1)
-        if match is None:
-            return self.delete_through(topic, last)
-        return self._delete_matching(topic, match, last)
+        return self._delete_through(topic, last) if match is None else self._delete_matching(topic, match, last)
 
-    def delete_through(self, topic: Topic, last: int) -> tuple[int, int, int]:
+    def _delete_through(self, topic: Topic, last: int) -> Removed:
         """Everything up to last: one bump of a floor."""
-        if last < topic.earliest:
-            topic.delete_below = max(topic.delete_below, last + 1)
-            return 0, 0, 0
-        records, content = self._actor.retention.live_within(topic, topic.earliest, last)
-        topic.delete_below = max(topic.delete_below, last + 1)
-        topic.count -= records
-        topic.bytes -= content
-        topic.earliest = self._actor.retention.first_live(topic, last + 1)
-        self._actor.retention.give_back(topic)
-        return records, content, 0
+        floors = topic.floors
+        floors.delete_through(last)
+        if last < floors.earliest:
+            return Removed(0, 0)
+        records, content = self._live.within(topic, floors.earliest, last)
+        topic.contents.remove(records, content)
+        floors.advance(self._live.first_from(topic, last + 1))
+        self._retention.give_back(topic)
+        return Removed(records, content)
 
     # ---- by tag ----
 
-    def _delete_matching(self, topic: Topic, match: TagMatch, last: int) -> tuple[int, int, int]:
-        deleted, content, examined = self._mark_matching(topic, match, last)
-        topic.count -= deleted
-        topic.bytes -= content
-        topic.earliest = self._actor.retention.first_live(topic, topic.earliest)
-        if deleted:
-            self._actor.retention.give_back(topic)
-        return deleted, content, examined
+    def _delete_matching(self, topic: Topic, match: TagMatch, last: int) -> Removed:
+        removed = self._mark_matching(topic, match, last)
+        topic.contents.remove(removed.records, removed.content)
+        topic.floors.advance(self._live.first_from(topic, topic.floors.earliest))
+        if removed.records:
+            self._retention.give_back(topic)
+        return removed
 
-    def _mark_matching(self, topic: Topic, match: TagMatch, last: int) -> tuple[int, int, int]:
-        deleted = content = examined = 0
-        for info in topic.segments:
-            if not info.sealed or info.last_seq < topic.earliest or info.first_seq > last:
+    def _mark_matching(self, topic: Topic, match: TagMatch, last: int) -> Removed:
+        earliest, found = topic.floors.earliest, Removed(0, 0)
+        for info in topic.contents.segments:
+            if not info.sealed or info.last_seq < earliest or info.first_seq > last:
                 continue
-            self._actor.show_life()
-            lookup = self._actor.segment_lookup(topic, info)
+            self._pulse.show()
+            lookup = self._segments.lookup(topic, info)
             seqs = lookup.find(match)
-            examined += len(seqs)
-            alive = seqs[bisect_left(seqs, topic.earliest) : bisect_left(seqs, last + 1)]
-            count, size = self._mark_segment(topic, info, alive, self._actor.lookup_sizes(lookup))
-            deleted, content = deleted + count, content + size
-        recent = sorted(
-            seq
-            for tag, seqs in topic.recent_tags.items()
-            if match.matches(tag)
-            for seq in seqs
-            if topic.earliest <= seq <= last
-        )
-        examined += len(recent)
-        count, size = self._mark_recent(topic, recent)
-        return deleted + count, content + size, examined
+            alive = seqs[bisect_left(seqs, earliest) : bisect_left(seqs, last + 1)]
+            found = found._replace(examined=found.examined + len(seqs))
+            found = found.plus(*self._mark_segment(topic, info, alive, IndexSizes(lookup.offset)))
+        recent = topic.contents.recent_tags.matching(match, earliest, last)
+        found = found._replace(examined=found.examined + len(recent))
+        return found.plus(*self._mark_recent(topic, recent))
 
     def _mark_segment(self, topic: Topic, info: SegmentInfo, seqs: list[int], sizes: Sizes) -> tuple[int, int]:
-        fresh = _not_in(topic.marks.get(info.first_seq), seqs)
+        fresh = _not_in(topic.contents.marks.get(info.first_seq), seqs)
         if not fresh:
             return 0, 0
-        marks = topic.marks.setdefault(info.first_seq, Ranges())
-        unmarked = topic.unmarked.setdefault(info.first_seq, Ranges())
-        records = size = 0
-        for first, last in fresh:
-            marks.add(first, last)
-            unmarked.add(first, last)
-            records += last - first + 1
-            size += sizes.offset(last + 1) - sizes.offset(first)
-        info.dead += records
-        info.dead_bytes += size
-        self._actor.checkpointer.note_marks(topic)
+        records = sum(last - first + 1 for first, last in fresh)
+        size = sum(sizes.offset(last + 1) - sizes.offset(first) for first, last in fresh)
+        topic.contents.mark(info, fresh, size)
+        self._backlog.note_marks(topic)
         return records, size - FRAME_OVERHEAD * records
 
     def _mark_recent(self, topic: Topic, seqs: list[int]) -> tuple[int, int]:
         """Records of the active segment and of the tail."""
-        split = bisect_left(seqs, topic.stored + 1)
+        contents = topic.contents
+        split = bisect_left(seqs, topic.seqs.stored + 1)
         deleted = content = 0
-        for info in topic.segments if split else ():
+        for info in contents.segments if split else ():
             if info.sealed:
                 continue
             inside = seqs[bisect_left(seqs, info.first_seq) : bisect_left(seqs, info.last_seq + 1)]
-            count, size = self._mark_segment(topic, info, inside, self._actor.segment_sizes(topic, info))
+            count, size = self._mark_segment(topic, info, inside, self._live.sizes(topic, info))
             deleted, content = deleted + count, content + size
-        for first, last in _not_in(topic.tail_dead, seqs[split:]):
-            for blob in topic.tail.from_seq(first):
+        for first, last in _not_in(contents.tail_dead, seqs[split:]):
+            for blob in contents.tail.from_seq(first):
                 if blob.first_seq > last:
                     break
                 low, high = max(first, blob.first_seq), min(last, blob.last_seq)
                 content += blob.offset_of(high + 1) - blob.offset_of(low) - FRAME_OVERHEAD * (high - low + 1)
-            topic.tail_dead.add(first, last)
+            contents.tail_dead.add(first, last)
             deleted += last - first + 1
         return deleted, content
 
@@ -176,16 +193,3 @@ def _not_in(known: Ranges | None, seqs: list[int]) -> list[tuple[int, int]]:
     if first:
         ranges.append((first, previous))
     return ranges if known is None else [part for a, b in ranges for part in known.missing(a, b)]
-
-
-def note_tags(topic: Topic, blob: Blob) -> None:
-    """Remember the tags of records that no sealed table knows yet."""
-    for tag, seq in core.frame_tags(blob.data, blob.start, blob.end):
-        topic.recent_tags.setdefault(tag, []).append(seq)
-
-
-def forget_tags(topic: Topic, through: int) -> None:
-    """A segment was sealed, its table answers from now on; or its records are gone."""
-    topic.recent_tags = {
-        tag: kept for tag, seqs in topic.recent_tags.items() if (kept := seqs[bisect_left(seqs, through + 1) :])
-    }

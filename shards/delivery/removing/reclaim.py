@@ -4,19 +4,19 @@ ones by unlink, half-dead ones by a rewrite beside them; reads never notice.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import Executor
 
 from topicd.errors import StorageCorrupt
+from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.reading.segments import Segments
+from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.drop import drop_segments
+from topicd.shards.storage.segment.info import SegmentInfo
 from topicd.shards.storage.segment.rewrite import rewrite_segment
 from topicd.shards.storage.topic_dir import finish_deletes, start_delete
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
-    from topicd.shards.delivery.topic.topic import Topic
-    from topicd.shards.storage.segment.info import SegmentInfo
 
 log = logging.getLogger(__name__)
 
@@ -24,93 +24,86 @@ _REWRITES_PER_ROUND = 16
 
 
 class Reclaimer:
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
-        self._candidates: dict[int, Topic] = {}
-        self.dropped = 0
-        self.rewritten = 0
+    def __init__(
+        self, place: Place, loop: asyncio.AbstractEventLoop, pool: Executor, backlog: Backlog, segments: Segments
+    ) -> None:
+        self._place = place
+        self._loop = loop
+        self._pool = pool
+        self._backlog = backlog
+        self._segments = segments
 
     @property
     def urgent(self) -> bool:
         """There may be something to give back: a snapshot is worth its price."""
-        return any(self._droppable(topic) or self._half_dead(topic) for topic in self._candidates.values())
-
-    def note(self, topic: Topic) -> None:
-        self._candidates[topic.id] = topic
+        return any(_droppable(topic) or _half_dead(topic) for topic in self._backlog.reclaimable.values())
 
     def plan(self) -> list[tuple[Topic, list[int]]]:
         """Segments that the next snapshot allows to drop. They leave the topic now; their files go after it."""
         found = []
-        for topic in list(self._candidates.values()):
-            if not topic.live:
-                del self._candidates[topic.id]
-                continue
-            dead = self._droppable(topic)
+        for topic in list(self._backlog.reclaimable.values()):
+            dead = _droppable(topic)
             for info in dead:
-                topic.gone.add(info.first_seq, info.last_seq)
-                topic.segments.remove(info)
-                topic.marks.pop(info.first_seq, None)
-                topic.unmarked.pop(info.first_seq, None)
-                self._actor.readers.drop(topic.id, info.first_seq)
-            # Below every floor nobody asks any more.
-            low = topic.gone.within(topic.earliest, topic.head)
-            topic.gone = type(topic.gone)(low)
+                topic.contents.drop(info)
+                self._segments.drop(topic, info.first_seq)
+            topic.contents.forget_gone(topic.floors.earliest, topic.seqs.head)
             if dead:
                 found.append((topic, [info.first_seq for info in dead]))
-            elif not self._half_dead(topic):
-                del self._candidates[topic.id]
+            elif not _half_dead(topic):
+                del self._backlog.reclaimable[topic.id]
         return found
 
-    async def run(self, pool: ThreadPoolExecutor, dropping: list[tuple[Topic, list[int]]]) -> None:
-        actor = self._actor
+    async def run(self, dropping: list[tuple[Topic, list[int]]]) -> None:
+        place = self._place
         for topic, first_seqs in dropping:
-            directory = actor.topic_dir(topic.id)
-            await actor.loop.run_in_executor(pool, drop_segments, actor.fs, directory, first_seqs)
-            self.dropped += len(first_seqs)
+            directory = place.topic_dir(topic.id)
+            await self._loop.run_in_executor(self._pool, drop_segments, place.fs, directory, first_seqs)
         budget = _REWRITES_PER_ROUND
-        for topic in list(self._candidates.values()):
-            for info in self._half_dead(topic)[:budget]:
+        for topic in list(self._backlog.reclaimable.values()):
+            for info in _half_dead(topic)[:budget]:
                 budget -= 1
-                await self._rewrite(pool, topic, info)
+                await self._rewrite(topic, info)
 
-    async def _rewrite(self, pool: ThreadPoolExecutor, topic: Topic, info: SegmentInfo) -> None:
-        actor = self._actor
-        dead = topic.marks[info.first_seq].copy()
-        directory = actor.topic_dir(topic.id)
+    async def _rewrite(self, topic: Topic, info: SegmentInfo) -> None:
+        place, contents = self._place, topic.contents
+        dead = contents.marks[info.first_seq].copy()
+        directory = place.topic_dir(topic.id)
         try:
-            new = await actor.loop.run_in_executor(pool, rewrite_segment, actor.fs, directory, info, dead)
+            new = await self._loop.run_in_executor(self._pool, rewrite_segment, place.fs, directory, info, dead)
         except (OSError, StorageCorrupt) as exc:
             log.error("segment not rewritten", extra={"topic": topic.name, "error": str(exc)})
             return
-        if info in topic.segments:
-            later = topic.marks[info.first_seq].covered - dead.covered
+        if info in contents.segments:
+            later = contents.marks[info.first_seq].covered - dead.covered
             new.dead, new.dead_bytes = dead.covered + later, info.dead_bytes if later else 0
-            topic.segments[topic.segments.index(info)] = new
-            actor.readers.drop(topic.id, info.first_seq)
-            self.rewritten += 1
+            contents.segments[contents.segments.index(info)] = new
+            self._segments.drop(topic, info.first_seq)
 
     def remove_topic(self, topic_id: int) -> None:
         """A deleted topic: out of the way at once, unlinked at leisure. Safe to run again after a crash."""
-        actor = self._actor
+        place = self._place
         try:
-            start_delete(actor.fs, actor.data.topics, topic_id)
-            finish_deletes(actor.fs, actor.data.topics)
+            start_delete(place.fs, place.data.topics, topic_id)
+            finish_deletes(place.fs, place.data.topics)
         except OSError as exc:
             log.error("topic directory not removed", extra={"topic_id": topic_id, "error": str(exc)})
 
-    def _droppable(self, topic: Topic) -> list[SegmentInfo]:
-        return [
-            info
-            for info in topic.segments
-            if info.sealed and (info.last_seq < topic.earliest or info.dead >= info.count)
-        ]
 
-    def _half_dead(self, topic: Topic) -> list[SegmentInfo]:
-        return [
-            info
-            for info in topic.segments
-            if info.sealed
-            and info.first_seq in topic.marks
-            and info.first_seq not in topic.unmarked
-            and 2 * info.dead_bytes >= info.data_bytes > 0
-        ]
+def _droppable(topic: Topic) -> list[SegmentInfo]:
+    return [
+        info
+        for info in topic.contents.segments
+        if info.sealed and (info.last_seq < topic.floors.earliest or info.dead >= info.count)
+    ]
+
+
+def _half_dead(topic: Topic) -> list[SegmentInfo]:
+    contents = topic.contents
+    return [
+        info
+        for info in contents.segments
+        if info.sealed
+        and info.first_seq in contents.marks
+        and info.first_seq not in contents.unmarked
+        and 2 * info.dead_bytes >= info.data_bytes > 0
+    ]

@@ -5,7 +5,7 @@ is dropped later stays readable for whoever holds its descriptor.
 
 A socket of its own, for descriptors travel beside bytes: `u32 length | msgpack map` in both directions.
 
-    request   topic_id, from_seq, segments (at most MAX_SEGMENTS)
+    request   topic_id, from_seq, segments (at most SEGMENTS_MAX)
     answer    segments [{first_seq, count, data_bytes, dead}], earliest_seq, evict_floor, head_seq, stored_seq;
               one descriptor of a .data file for each, in that order; or {code, message, …}
 """
@@ -17,23 +17,25 @@ import logging
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
 
-from topicd.errors import Forbidden, InvalidRequest, TopicdError, TopicNotFound
+from topicd.errors import Forbidden, TopicdError, TopicNotFound
+from topicd.ipc.protocol.messages import Segments
 from topicd.ipc.protocol.wire import unpack_map
 from topicd.ipc.unixsock import peer_credentials
-from topicd.limits import KIB, MAX_SEQ
-from topicd.shards.storage.segment.names import DATA, segment_file
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
-    from topicd.shards.delivery.topic.topic import Topic
+from topicd.limits import KIB
+from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.reading.reading import Reader
+from topicd.shards.delivery.removing.retention import Retention
+from topicd.shards.delivery.topic.catalog import Catalog
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.places import resolve
 
 log = logging.getLogger(__name__)
 
-MAX_SEGMENTS = 64
 _LENGTH = struct.Struct("<I")
 _REQUEST_MAX = 4 * KIB
 _DEAD_BYTES = 64 * KIB  # of deletion marks in one answer, give or take the last segment's
@@ -41,15 +43,21 @@ _READERS_MAX = 256
 _IDLE_S = 60.0  # a reader that asks for nothing gives its place back; it may come again
 
 
-class Handout:
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
+class DescriptorServer:
+    def __init__(
+        self, place: Place, loop: asyncio.AbstractEventLoop, catalog: Catalog, reader: Reader, retention: Retention
+    ) -> None:
+        self._place = place
+        self._loop = loop
+        self._catalog = catalog
+        self._reader = reader
+        self._retention = retention
         self._readers: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
 
     def open(self, listener: socket.socket) -> None:
         listener.setblocking(False)
-        self._accepting = asyncio.ensure_future(self._accept(listener), loop=self._actor.loop)
+        self._accepting = asyncio.ensure_future(self._accept(listener), loop=self._loop)
 
     def close(self) -> None:
         for task in (self._accepting, *self._readers):
@@ -59,11 +67,11 @@ class Handout:
     async def _accept(self, listener: socket.socket) -> None:
         with listener:
             while True:
-                conn, _ = await self._actor.loop.sock_accept(listener)
+                conn, _ = await self._loop.sock_accept(listener)
                 if len(self._readers) >= _READERS_MAX:
                     conn.close()
                     continue
-                task = asyncio.ensure_future(self._serve(conn), loop=self._actor.loop)
+                task = asyncio.ensure_future(self._serve(conn), loop=self._loop)
                 self._readers.add(task)
                 task.add_done_callback(self._readers.discard)
 
@@ -87,7 +95,7 @@ class Handout:
     async def _exactly(self, conn: socket.socket, size: int) -> bytes | None:
         data = b""
         while len(data) < size:
-            piece = await self._actor.loop.sock_recv(conn, size - len(data))
+            piece = await self._loop.sock_recv(conn, size - len(data))
             if not piece:
                 return None
             data += piece
@@ -111,39 +119,35 @@ class Handout:
         _, uid, _ = peer_credentials(conn)
         if uid not in {os.geteuid(), 0}:
             raise Forbidden("descriptors go to the daemon's own user only", uid=uid)
-        topic_id = fields.get("topic_id")
-        topic = self._actor.topics.by_id.get(topic_id) if isinstance(topic_id, int) else None
+        want = Segments.from_wire(fields)
+        topic = self._catalog.by_id.get(want.topic_id)
         if topic is None:
-            raise TopicNotFound(f"no topic with id {topic_id!r:.50}")
-        from_seq, limit = fields.get("from_seq", 0), fields.get("segments", 8)
-        if not (isinstance(from_seq, int) and 0 <= from_seq <= MAX_SEQ) or not (
-            isinstance(limit, int) and 1 <= limit <= MAX_SEGMENTS
-        ):
-            raise InvalidRequest(f"from_seq must be a seq and segments 1 to {MAX_SEGMENTS}")
-        self._actor.retention.expire(topic)
-        self._actor.note_read(topic)
+            raise TopicNotFound(f"no topic with id {want.topic_id}", topic_id=want.topic_id)
+        self._retention.expire(topic)
+        self._reader.note_read(topic)
         return {
-            "segments": self._open(topic, max(from_seq + 1, topic.earliest), limit, fds),
-            "earliest_seq": topic.earliest,
-            "evict_floor": topic.evict_floor,
-            "head_seq": topic.visible,
-            "stored_seq": topic.stored,
+            "segments": self._open(topic, max(want.from_seq + 1, topic.floors.earliest), want.segments, fds),
+            "earliest_seq": topic.floors.earliest,
+            "evict_floor": topic.floors.evict_floor,
+            "head_seq": topic.seqs.visible,
+            "stored_seq": topic.seqs.stored,
         }
 
     def _open(self, topic: Topic, first: int, limit: int, fds: list[int]) -> list[dict[str, Any]]:
         """Neighbouring sealed, undamaged segments from the one that holds `first` on."""
         rows: list[dict[str, Any]] = []
         room = _DEAD_BYTES
-        directory = self._actor.data.topic(topic.id)
-        for info in topic.segments:
+        directory = self._place.data.topic(topic.id)
+        contents = topic.contents
+        for info in contents.segments:
             if info.last_seq < first:
                 continue
-            damaged = any(d.first_seq <= info.last_seq and info.first_seq <= d.last_seq for d in topic.damaged)
-            lost = topic.lost.within(first, info.first_seq - 1) if first < info.first_seq else []
+            damaged = contents.is_damaged(info.first_seq, info.last_seq)
+            lost = contents.lost.within(first, info.first_seq - 1) if first < info.first_seq else []
             if not info.sealed or damaged or lost or len(rows) == limit:
                 break
-            fds.append(os.open(segment_file(directory, info.first_seq, DATA), os.O_RDONLY | os.O_CLOEXEC))
-            marks = topic.marks.get(info.first_seq)
+            fds.append(os.open(resolve(directory, info.first_seq).file(DATA), os.O_RDONLY | os.O_CLOEXEC))
+            marks = contents.marks.get(info.first_seq)
             dead = marks.packed() if marks is not None else b""
             row = {"first_seq": info.first_seq, "count": info.count, "data_bytes": info.data_bytes, "dead": dead}
             rows.append(row)

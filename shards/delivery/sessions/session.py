@@ -1,107 +1,65 @@
-"""One connection: cuts its bytes into messages, answers them, keeps its outbox bounded. Promise: whatever bytes
-arrive, this connection gets answers or is closed, and nobody else notices. Layout: docs/protocol.md.
+"""The bytes that come in on one connection, cut into messages. Promise: whatever bytes arrive, this connection gets
+answers or is closed, and nobody else notices. Layout: docs/protocol.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
-import msgpack
-
-from topicd._native import core
-from topicd.errors import Forbidden, Internal, InvalidRequest, NotReady, Throttled, TopicdError
+from topicd.errors import Forbidden, Internal, InvalidRequest, Throttled, TopicdError
 from topicd.ipc.protocol.wire import (
-    ANSWER,
     APPEND,
-    APPENDED,
     BULK_OPS,
     CREDIT,
-    FETCHED,
-    FLAG_CAUGHT_UP,
     FLAG_COPY,
-    FLAG_DEDUPED,
-    FLAG_PERFORMANCE,
-    FLAG_TOMBSTONE,
     HEADER,
     LENGTH_FIELD,
     MIN_LENGTH,
     OP_APPEND,
-    OP_APPENDED,
     OP_CREDIT,
-    OP_FETCHED,
-    OP_PUSH,
-    PERFORMANCE,
-    Op,
-    error_message,
-    header,
-    map_message,
 )
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
-from topicd.shards.delivery.reading.reading import Answer
-from topicd.shards.delivery.reading.subscriptions import LongPoll, Subscription
-from topicd.shards.delivery.sessions.requests import CHANGES, HANDLERS
+from topicd.shards.delivery.parts import Parts
+from topicd.shards.delivery.sessions.call import Call
+from topicd.shards.delivery.sessions.connection import Connection
+from topicd.shards.delivery.sessions.dispatch import dispatch
 from topicd.shards.delivery.writing.copy_ranges import ranges_of
-from topicd.shards.delivery.writing.in_flight import AppendEntry, Waiter
-from topicd.shards.delivery.writing.outlet import ENTRIES_MAX, Need, Outlet
+from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.tokens import EVERYTHING
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
-    from topicd.shards.delivery.topic.topic import Topic
 
 log = logging.getLogger(__name__)
 
 _BUFFER = 64 * KIB
-_FLUSH_NOW = 64 * KIB
 _AT_ONCE = 2 * MIB  # a message up to this gets its room as soon as it says how long it is
 # One connection keeps the loop so long at most, or for one message; the rest of its messages wait for the next turn.
 _TURN_S = 0.002
-_HELLO = int(Op.HELLO)
 _FORBIDDEN_LOGGED = 10
-# An append answer in one go: header and body.
-_APPENDED_MESSAGE = struct.Struct(HEADER.format + APPENDED.format[1:])
-_APPENDED_LENGTH = MIN_LENGTH + APPENDED.size
-_NO_PERFORMANCE = PERFORMANCE.pack(0, 0, 0, 0, 0)
 
 
-class Session:
+class Session(Connection):
     """An asyncio.BufferedProtocol by its methods; inheriting would keep it from being compiled to a plain struct."""
 
-    def __init__(self, actor: Actor) -> None:
-        self.actor = actor
-        self._transport: asyncio.Transport | None = None
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts.place, parts.agenda, parts.counters)
+        self._parts = parts
         self._buffer = bytearray(_BUFFER)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
         self._grown_used = False
-        self._out: list[Any] = []
-        self._out_bytes = 0
-        self._paused = False
         self._held = False
-        self.greeted = False
-        self.needs_token = False
-        self.rights = EVERYTHING
-        self.forbidden = 0
-        self.waiting_since = 0.0  # a message has been incomplete since then; 0.0: none is
-        self.in_flight = 0
-        self.subscriptions: dict[int, Subscription] = {}
-        self.long_polls: set[LongPoll] = set()
-        self.peer = ""
-        self.outlet: Outlet | None = None  # where its last message went, if that was a plain append
+        self._forbidden = 0
+        self._outlet: Outlet | None = None  # where its last message went, if that was a plain append
 
     # ---- transport ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        self._transport.set_write_buffer_limits(high=self.actor.settings.outbox_bytes)  # type: ignore[union-attr]
-        self.waiting_since = self.actor.clock.monotonic()
-        refusal = self.actor.admit(self, transport.get_extra_info("socket"))
+        self._transport.set_write_buffer_limits(high=self._place.settings.outbox_bytes)  # type: ignore[union-attr]
+        self.waiting_since = self._place.clock.monotonic()
+        refusal = self._parts.connections.admit(self, transport.get_extra_info("socket"))
         if refusal is not None:
             self.refused(0, refusal)
             self.close()
@@ -113,9 +71,10 @@ class Session:
             poll.cancel()
         for subscription in self.subscriptions.values():
             subscription.close()
+            self._parts.patterns.discard(subscription)
         self.subscriptions.clear()
-        self.actor.sessions.discard(self)
-        self.actor.checkpointer.waiting.discard(self)
+        self._parts.connections.open.discard(self)
+        self._parts.pressure.forget(self)
 
     def eof_received(self) -> None:
         """The peer sends no more; the transport closes."""
@@ -134,20 +93,11 @@ class Session:
             for subscription in self.subscriptions.values():
                 subscription.resume()
 
-    @property
-    def write_blocked(self) -> bool:
-        return self._paused or self._transport is None or self._out_bytes > self.actor.settings.outbox_bytes
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self.flush()
-            self._transport.close()
-
     # ---- input ----
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self.outlet is not None:
-            self.outlet.rouse()  # who appends one record after the other will go on with it
+        if self._outlet is not None:
+            self._outlet.rouse()  # one that appends record after record will go on with it
         if self._end == len(self._buffer):
             self._make_room()
         return self._view[self._end :]
@@ -166,16 +116,16 @@ class Session:
             log.exception("request failed")
             self.refused(0, Internal("the request failed inside the daemon; its log says why"))
             self.close()
-        self.actor.end_turn()
+        self._parts.turn.end()
         if self.in_flight == 1:
-            self.actor.await_write()
+            self._parts.turn.await_write()
 
     def _hold(self) -> None:
         """Take nothing more now: others have their turn first, and answers their way out."""
         if not self._held and self._transport is not None:
             self._held = True
             self._transport.pause_reading()
-            self.actor.loop.call_soon(self.go_on)
+            self._parts.loop.call_soon(self.go_on)
 
     def go_on(self) -> None:
         """What it was held for is over."""
@@ -228,7 +178,7 @@ class Session:
             else:
                 until = until or time.monotonic() + _TURN_S
                 body = view[start + HEADER.size : following]
-                self.outlet = None
+                self._outlet = None
                 self._handle(op, flags, request_id, body)
                 body.release()
                 start = following
@@ -248,7 +198,7 @@ class Session:
         if start == end and self.greeted:
             self.waiting_since = 0.0
         elif not self.waiting_since or (start > before and self.greeted):
-            self.waiting_since = self.actor.clock.monotonic()
+            self.waiting_since = self._place.clock.monotonic()
         self._start = start
         if following > len(self._buffer):
             self._make_room(following - start)
@@ -258,20 +208,12 @@ class Session:
 
     def _handle(self, op: int, flags: int, request_id: int, body: memoryview) -> None:
         try:
-            if not self.greeted and op != _HELLO:
-                raise InvalidRequest("the first message must be HELLO")
-            if op == OP_APPEND:
+            if op == OP_APPEND and self.greeted:
                 self._append(flags, request_id, body)
-            elif op == OP_CREDIT:
+            elif op == OP_CREDIT and self.greeted:
                 self._credit(body)
             else:
-                handler = HANDLERS.get(op)
-                if handler is None:
-                    raise InvalidRequest(f"unknown op 0x{op:02x}")
-                if op in CHANGES and any(outlet.crowded for outlet in self.actor.outlets):
-                    message = f"{ENTRIES_MAX} changes are under way and the disk does not keep up"
-                    raise Throttled(message, limit="changes under way", retry_after_ms=100)
-                handler(self, flags, request_id, body)
+                dispatch(Call(self._parts, self, op, flags, request_id), body)
         except Forbidden as exc:
             self._log_forbidden(exc)
             self.refused(request_id, exc)
@@ -280,38 +222,41 @@ class Session:
 
     def _log_forbidden(self, error: Forbidden) -> None:
         """A few per connection: whoever has a token must not be able to fill the log with it."""
-        self.forbidden += 1
-        if self.forbidden <= _FORBIDDEN_LOGGED:
+        self._forbidden += 1
+        if self._forbidden <= _FORBIDDEN_LOGGED:
             log.warning("request refused", extra={"reason": error.message})
 
     def _take_run(self, flags: int, start: int, end: int) -> int:
         """Appends without any peculiarity, all that follow each other at once; the bytes used up."""
         if flags or not self.greeted or self.rights is not EVERYTHING:
             return 0
-        used = self.actor.appender.take_run(self, self._view, start, end)
-        if used and self.actor.checkpointer.behind:
-            self._wait_for_checkpoint()
+        parts = self._parts
+        room = self._place.settings.max_inflight_per_connection - self.in_flight
+        used, count = parts.appender.take_run(self, room, self._view, start, end)
+        if used:
+            self._outlet = parts.appender.run_outlet
+            self.in_flight += count
+            if parts.pressure.behind:
+                self._wait_for_checkpoint()
         return used
 
     def _append(self, flags: int, request_id: int, body: memoryview) -> None:
-        limit = self.actor.settings.max_inflight_per_connection
+        limit = self._place.settings.max_inflight_per_connection
         if self.in_flight >= limit:
             raise Throttled(
                 f"{self.in_flight} writes of this connection are under way, {limit} are allowed",
                 limit="max_inflight_per_connection",
                 retry_after_ms=20,
             )
-        if self.actor.draining:
-            raise NotReady("the daemon is stopping", retry_after_ms=500)
         if self.rights is not EVERYTHING:
             self._check_write(flags, body)
         self.in_flight += 1
         try:
-            self.actor.appender.append(self, request_id, flags, body)
+            self._parts.appender.append(self, request_id, flags, body)
         except TopicdError:
             self.in_flight -= 1
             raise
-        if self.actor.checkpointer.holds_writers:
+        if self._parts.pressure.holds_writers:
             self._wait_for_checkpoint()
 
     def _wait_for_checkpoint(self) -> None:
@@ -319,10 +264,10 @@ class Session:
         if not self._held and self._transport is not None:
             self._held = True
             self._transport.pause_reading()
-            self.actor.checkpointer.waiting.add(self)
+            self._parts.pressure.hold(self)
 
     def _check_write(self, flags: int, body: memoryview) -> None:
-        by_id = self.actor.topics.by_id
+        by_id = self._parts.catalog.by_id
         topic = by_id.get(int.from_bytes(body[:8], "little"))
         self.rights.require("write", topic.name if topic is not None else None)
         if flags & FLAG_COPY:
@@ -341,115 +286,3 @@ class Session:
     @property
     def incomplete_bytes(self) -> int:
         return self._end - self._start
-
-    # ---- output ----
-
-    def write(self, data: Any) -> None:
-        self._out.append(data)
-        self._out_bytes += len(data)
-
-    def flush(self) -> None:
-        out = self._out
-        if not out:
-            return
-        if self._transport is None or self._transport.is_closing():
-            out.clear()
-        elif len(out) == 1:
-            self._transport.write(out[0])
-        elif self._out_bytes < _FLUSH_NOW:
-            self._transport.write(b"".join(out))
-        else:
-            self._transport.writelines(out)
-        self._out = []
-        self._out_bytes = 0
-
-    def answer(self, op: int, request_id: int, body: dict[str, Any]) -> None:
-        self.write(map_message(op | ANSWER, request_id, body))
-        self.actor.flush_later(self)
-
-    def notice(self, request_id: int, body: dict[str, Any]) -> None:
-        self.write(map_message(Op.NOTICE, request_id, body))
-        self.actor.flush_later(self)
-
-    def appended(self, waiter: Waiter, head: int, entry: AppendEntry) -> None:
-        self.in_flight -= 1
-        _, request_id, flags, first_seq, records = waiter
-        if flags:
-            self._write_appended(waiter, head, self._performance(entry) if flags & FLAG_PERFORMANCE else b"")
-        else:
-            self._out.append(
-                _APPENDED_MESSAGE.pack(_APPENDED_LENGTH, OP_APPENDED, 0, request_id, first_seq, records, head)
-            )
-            self._out_bytes += _APPENDED_MESSAGE.size
-        self.actor.to_flush.add(self)
-
-    def run_appended(self, request_ids: bytes, first_seq: int, head: int) -> None:
-        self.in_flight -= len(request_ids) // 4
-        self.write(core.run_answers(request_ids, first_seq, head))
-        self.actor.to_flush.add(self)
-
-    def deduped(self, waiter: Waiter, head: int) -> None:
-        self.in_flight -= 1
-        self._write_appended(waiter, head, _NO_PERFORMANCE if waiter.flags & FLAG_PERFORMANCE else b"")
-        self.actor.to_flush.add(self)
-
-    def _write_appended(self, waiter: Waiter, head: int, extra: bytes) -> None:
-        flags = waiter.flags & FLAG_DEDUPED
-        fixed = (waiter.request_id, waiter.first_seq, waiter.records, head)
-        self.write(_APPENDED_MESSAGE.pack(_APPENDED_LENGTH + len(extra), OP_APPENDED, flags, *fixed) + extra)
-
-    def _performance(self, entry: AppendEntry) -> bytes:
-        total = (self.actor.clock.monotonic() - entry.started_at) * 1000
-        synced = entry.need >= Need.SYNCED
-        return PERFORMANCE.pack(total, 0.0 if synced else total, total if synced else 0.0, 0, 0.0)
-
-    def refused(self, request_id: int, error: TopicdError) -> None:
-        if isinstance(error, Throttled):
-            self.actor.throttled_total += 1
-        self.write(error_message(request_id, error))
-        self.actor.flush_later(self)
-
-    def append_refused(self, request_id: int, error: TopicdError) -> None:
-        self.in_flight -= 1
-        self.refused(request_id, error)
-
-    def fetched(self, request_id: int, flags: int, topic: Topic, answer: Answer) -> None:
-        performance = None
-        if flags & FLAG_PERFORMANCE:
-            performance = {
-                "server_total_ms": 0.0,
-                "wal_append_ms": 0.0,
-                "fsync_ms": 0.0,
-                "records_scanned": answer.examined,
-                "throttle_wait_ms": 0.0,
-            }
-        self._write_frames(OP_FETCHED, request_id, topic, answer, performance)
-        self.actor.flush_later(self)
-
-    def push(self, sub_id: int, topic: Topic, answer: Answer) -> None:
-        self._write_frames(OP_PUSH, sub_id, topic, answer, None)
-        if self._out_bytes >= _FLUSH_NOW:
-            self.flush()
-
-    def _write_frames(
-        self, op: int, request_id: int, topic: Topic, answer: Answer, performance: dict[str, Any] | None
-    ) -> None:
-        flags = 0 if answer.next_from < topic.visible else FLAG_CAUGHT_UP
-        extra = b""
-        if answer.tombstone is not None or performance is not None:
-            body: dict[str, Any] = {}
-            if answer.tombstone is not None:
-                flags |= FLAG_TOMBSTONE
-                self.actor.tombstones_total += 1
-                body["tombstone"] = answer.tombstone.to_wire()
-            if performance is not None:
-                flags |= FLAG_PERFORMANCE
-                body["performance"] = performance
-            extra = msgpack.packb(body)
-        fixed = FETCHED.pack(topic.id, answer.next_from, topic.visible, topic.earliest, answer.count, len(extra))
-        self.write(header(op, flags, request_id, len(fixed) + len(extra) + answer.bytes) + fixed + extra)
-        for part in answer.parts:
-            self.write(part)
-
-
-Handler = Callable[[Session, int, int, memoryview], None]

@@ -6,18 +6,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from topicd._native.interface import Run
 from topicd.errors import TopicdError
 from topicd.frames import core, frame_checksum, parse_direct, parse_producer
-from topicd.shards.delivery.removing.deletion import note_tags
+from topicd.shards.delivery.reading.segments import Segments
+from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.topic.tail import Blob
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
 
 
 @dataclass
@@ -42,8 +39,9 @@ class _Mark:
 
 
 class AppendReplay:
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
+    def __init__(self, segments: Segments, backlog: Backlog) -> None:
+        self._segments = segments
+        self._backlog = backlog
         self._pending: dict[int, _Pending] = {}
         self._announced: dict[int, _Mark] = {}  # by topic: a producer frame whose batch is not whole yet
         self.holes: dict[int, list[tuple[int, int]]] = {}  # by topic: first and last seq that no frame has
@@ -54,16 +52,17 @@ class AppendReplay:
         """A direct write. It counts if the segments hold it: its last frame says so, for it was written last."""
         claim = parse_direct(view, run.start, run.end)
         self.claims.setdefault(topic.id, Ranges()).add(claim.first_seq, claim.last_seq)
-        if topic.stored >= claim.last_seq and self._checksum_at(topic, claim.last_seq) == claim.last_xxh3:
-            topic.producers.replay(claim.producer_id, claim.batch_no, claim.first_seq, claim.count)
+        if topic.seqs.stored >= claim.last_seq and self._checksum_at(topic, claim.last_seq) == claim.last_xxh3:
+            topic.producers.replay_batch(claim.producer_id, claim.batch_no, claim.first_seq, claim.count)
 
     def _checksum_at(self, topic: Topic, seq: int) -> int | None:
         """None: it is not there any more, and whoever took it away did so after a snapshot that knows the batch."""
-        at = bisect_right(topic.segments, seq, key=lambda info: info.first_seq) - 1
-        if at < 0 or seq > topic.segments[at].last_seq:
+        segments = topic.contents.segments
+        at = bisect_right(segments, seq, key=lambda info: info.first_seq) - 1
+        if at < 0 or seq > segments[at].last_seq:
             return None
         try:
-            frames = self._actor.segment_reader(topic, topic.segments[at]).read(seq, seq)
+            frames = self._segments.reader(topic, segments[at]).read(seq, seq)
         except (OSError, TopicdError):
             return None
         return frame_checksum(frames) if len(frames) else None
@@ -75,20 +74,20 @@ class AppendReplay:
     def take(self, topic: Topic, view: memoryview, run: Run) -> None:
         last = run.first_seq + run.count - 1
         self._count_announced(topic, run)
-        if last <= topic.head:
+        if last <= topic.seqs.head:
             return
         pending = self._pending.get(topic.id)
         start, first, count = run.start, run.first_seq, run.count
-        if first <= topic.head:
-            skip = topic.head + 1 - first
+        if first <= topic.seqs.head:
+            skip = topic.seqs.head + 1 - first
             offsets = memoryview(core.frame_offsets(view, run.start, run.end)).cast("I")
-            start, first, count = run.start + offsets[skip], topic.head + 1, count - skip
-        expected = topic.head + 1 + (pending.count if pending is not None else 0)
+            start, first, count = run.start + offsets[skip], topic.seqs.head + 1, count - skip
+        expected = topic.seqs.head + 1 + (pending.count if pending is not None else 0)
         if pending is not None and first != expected:
             # The rest of that batch never came: a failure or a crash of its writer. It was not acknowledged.
             self._pending.pop(topic.id)
             pending = None
-        if first > topic.head + 1 and pending is None:
+        if first > topic.seqs.head + 1 and pending is None:
             self._note_hole(topic, first)
         whole_count = max(0, run.first_seq + run.whole_count - first)
         if whole_count:
@@ -109,13 +108,11 @@ class AppendReplay:
             data = bytes(frames)
         offsets = memoryview(core.frame_offsets(data, 0, len(data))).cast("I")
         blob = Blob(data, 0, len(data), first, offsets, first_ts, run.last_ts)
-        topic.tail.append(blob)
-        topic.tail_dead.update(topic.gone.within(blob.first_seq, blob.last_seq))
-        topic.head = topic.visible = blob.last_seq
-        topic.last_ts = max(topic.last_ts, run.last_ts)
+        topic.contents.replay(blob)
+        topic.seqs.reach(blob.last_seq)
+        topic.seqs.last_ts = max(topic.seqs.last_ts, run.last_ts)
         topic.last_write_ms = run.last_ts
-        note_tags(topic, blob)
-        self._actor.checkpointer.note_blob(topic, blob)
+        self._backlog.note_records(topic, blob)
         self.records += count
 
     def _hold(self, topic: Topic, frames: memoryview, first: int, count: int, run: Run) -> None:
@@ -133,12 +130,12 @@ class AppendReplay:
         if run.first_seq == mark.first_seq + mark.seen:
             mark.seen += run.count
             if run.first_seq + run.whole_count >= mark.first_seq + mark.count:
-                topic.producers.replay(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)
+                topic.producers.replay_batch(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)
             elif mark.seen < mark.count:
                 return
         del self._announced[topic.id]
 
     def _note_hole(self, topic: Topic, first: int) -> None:
         """Seqs between what is there and the next frame. Whether they are missed shows at the end of the log."""
-        self.holes.setdefault(topic.id, []).append((topic.head + 1, first - 1))
-        topic.head = topic.visible = first - 1
+        self.holes.setdefault(topic.id, []).append((topic.seqs.head + 1, first - 1))
+        topic.seqs.reach(first - 1)

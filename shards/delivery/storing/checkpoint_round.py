@@ -1,55 +1,58 @@
 """One checkpoint: what it stores, and what is left when it fails. Promise: of a direct write that could not be stored
 nothing is left, or it is known where.
 
-Planned in the actor's thread and applied there; in between a thread of its own stores it, and nobody else looks at it.
+Planned in the shard's thread and applied there; in between a thread of its own stores it, and nobody else looks at it.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from topicd.config import Settings
+from topicd.disk.fs import Fs
 from topicd.shards.delivery.storing import segmenting
+from topicd.shards.delivery.storing.segmenting import Draft
+from topicd.shards.delivery.topic.flight import InFlight
+from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.debris import clear_debris
+from topicd.shards.storage.segment.info import SegmentInfo
 from topicd.shards.storage.segment.jobs import JobResult, MarkJob, run_checkpoint
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from topicd.disk.fs import Fs
-    from topicd.shards.delivery.actor import Actor
-    from topicd.shards.delivery.storing.segmenting import Draft
-    from topicd.shards.delivery.topic.topic import Topic
-    from topicd.shards.delivery.writing.in_flight import AppendEntry
-    from topicd.shards.storage.segment.info import SegmentInfo
 
 
 @dataclass
-class Round:
+class CheckpointRound:
     marks: list[int]  # ring positions: up to there the log is absorbed when everything is stored
     full: bool  # everything that waits, not only what goes past the log
     drafts: list[tuple[Topic, Draft]] = field(default_factory=list)
     places: list[Path] = field(default_factory=list)
     mark_jobs: list[MarkJob] = field(default_factory=list)
     marked: list[tuple[Topic, int, Ranges]] = field(default_factory=list)
-    direct: list[tuple[Topic, list[AppendEntry]]] = field(default_factory=list)
+    direct: list[tuple[Topic, list[InFlight]]] = field(default_factory=list)
     ends: dict[int, tuple[Path, SegmentInfo | None]] = field(default_factory=dict)  # of topics that may have debris
     unclear: set[int] = field(default_factory=set)  # topics that still have some
 
-    def add(self, actor: Actor, topic: Topic, now_ms: int, unsure: set[tuple[int, int]]) -> None:
-        """What waits of a topic: its tail, and what of its lane may be stored. unsure: see add_marks."""
-        place = actor.topic_dir(topic.id)
-        entries = actor.direct.storable(topic) if topic.lane else []
-        if entries:
-            self.direct.append((topic, entries))
-        if entries or topic.debris:
-            self.ends[topic.id] = place, replace(topic.segments[-1]) if topic.segments else None
-        if topic.debris:
+    def add(
+        self,
+        topic: Topic,
+        place: Path,
+        direct: list[InFlight],
+        settings: Settings,
+        now_ms: int,
+        unsure: set[tuple[int, int]],
+    ) -> None:
+        """What waits of a topic: its tail, and the direct writes that may be stored. unsure: see add_marks."""
+        contents, debris = topic.contents, topic.flight.debris
+        if direct:
+            self.direct.append((topic, direct))
+        if direct or debris:
+            self.ends[topic.id] = place, replace(contents.segments[-1]) if contents.segments else None
+        if debris:
             self.unclear.add(topic.id)
-        for draft in segmenting.plan(topic, actor.settings, now_ms, [entry.blob() for entry in entries]):
-            dead = Ranges(topic.tail_dead.within(draft.first_seq, draft.last_seq))
+        for draft in segmenting.plan(topic, settings, now_ms, [entry.blob() for entry in direct]):
+            dead = Ranges(contents.tail_dead.within(draft.first_seq, draft.last_seq))
             self.add_marks(place, topic, draft.first_seq, dead, unsure)
             self.drafts.append((topic, draft))
             self.places.append(place)
@@ -66,7 +69,7 @@ class Round:
     @property
     def holds_log(self) -> bool:
         """Is there anything in it that the log has, too, and has to have synced first?"""
-        return self.full or any(len(topic.tail) for topic, _ in self.direct)
+        return self.full or any(len(topic.contents.tail) for topic, _ in self.direct)
 
     def store(self, fs: Fs) -> list[JobResult]:
         """In a thread: the drafts are nobody else's while the round lasts."""

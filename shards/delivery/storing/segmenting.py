@@ -1,33 +1,23 @@
 """Which bytes of a topic's tail go to which segment. Pure planning: no disk, no change of state.
 
 A segment is sealed at segment_max_records, segment_max_bytes or segment_max_age_ms; a hole in the seqs begins a new
-one too, for a segment is contiguous, and so does a direct write that does not fit in what is left. Topicd's own topics
-are written and read once, whole, and deleted: a seal, which is several syncs and another look at every byte, is worth
-nothing there, and only what a file can hold seals them.
+one too, for a segment is contiguous, and so does a direct write that does not fit in what is left.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
 
-from topicd._native.interface import Buffer
 from topicd.config import Settings
-from topicd.frames import TS_AT, core
-from topicd.limits import MIB
+from topicd.frames import core, ts_at
 from topicd.shards.delivery.topic.tail import Blob
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.index import ENTRY_BYTES
 from topicd.shards.storage.segment.info import SegmentInfo
 from topicd.shards.storage.segment.jobs import AppendJob, SealJob
-
-_TS = struct.Struct("<Q")
-# The most that segment_max_records and segment_max_bytes may be.
-_UNLIMITED = 10_000_000
-_UNLIMITED_BYTES = 1024 * MIB
 
 
 @dataclass
@@ -52,7 +42,7 @@ class Draft:
         return self.first_seq + self.count - 1
 
     def job(self, topic_dir: Path) -> AppendJob:
-        """Looks at every record: not for the actor's thread."""
+        """Looks at every record: not for the shard's own thread."""
         entries, at = [], self.old_bytes
         for piece in self.data:
             entries.append(core.index_entries(piece, 0, len(piece), at))
@@ -75,25 +65,19 @@ class Draft:
         )
 
 
-def limits_of(topic: Topic, settings: Settings) -> tuple[int, int]:
-    """The records and the bytes at which a segment is sealed."""
-    if topic.internal:
-        return _UNLIMITED, _UNLIMITED_BYTES
-    return settings.segment_max_records, settings.segment_max_bytes
-
-
 def plan(topic: Topic, settings: Settings, now_ms: int, direct: Sequence[Blob] = ()) -> list[Draft]:
     """Drafts in seq order; they hold every blob of the tail and, each in one piece, the direct ones behind it."""
     drafts: list[Draft] = []
     current = _reopen(topic)
-    max_records, max_bytes = limits_of(topic, settings)
+    max_records, max_bytes = topic.policy.segment_limits(settings)
     if current is not None:
         # Full and not sealed: that failed. It takes no more, for a successor may have left its name on the disk.
         current.seal = current.count >= max_records or current.bytes >= max_bytes
         drafts.append(current)
-    topic.tail.close_open()
-    for blob, whole in chain(zip(topic.tail, repeat(False)), zip(direct, repeat(True))):
-        first = max(blob.first_seq, topic.stored + 1)
+    tail, stored = topic.contents.tail, topic.seqs.stored
+    tail.close_open()
+    for blob, whole in chain(zip(tail, repeat(False)), zip(direct, repeat(True))):
+        first = max(blob.first_seq, stored + 1)
         if whole and current is not None and not _has_room(current, blob, max_records, max_bytes):
             current.seal = True
         while first <= blob.last_seq:
@@ -104,7 +88,7 @@ def plan(topic: Topic, settings: Settings, now_ms: int, direct: Sequence[Blob] =
                 drafts.append(current)
             first = _fill(current, blob, first, max_records, max_bytes)
             # Who commits a stage counts its records, and needs no index to tell whether any are missing.
-            current.direct = current.direct or (whole and not topic.internal)
+            current.direct = current.direct or (whole and not topic.policy.internal)
     age = settings.segment_max_age_ms
     if current is not None and age and now_ms - current.created_ms >= age:
         current.seal = True
@@ -112,9 +96,9 @@ def plan(topic: Topic, settings: Settings, now_ms: int, direct: Sequence[Blob] =
 
 
 def _reopen(topic: Topic) -> Draft | None:
-    if not topic.segments or topic.segments[-1].sealed:
+    info = topic.contents.active
+    if info is None:
         return None
-    info = topic.segments[-1]
     return Draft(
         info.first_seq,
         info.count,
@@ -141,15 +125,10 @@ def _fill(draft: Draft, blob: Blob, first: int, max_records: int, max_bytes: int
         end = blob.offset_of(last + 1)
     # Times of the records themselves: a blob gathers batches of different times.
     if not draft.count:
-        draft.first_ts = _ts_at(blob.data, start)
-    draft.last_ts = _ts_at(blob.data, blob.offset_of(last))
+        draft.first_ts = ts_at(blob.data, start)
+    draft.last_ts = ts_at(blob.data, blob.offset_of(last))
     draft.data.append(memoryview(blob.data)[start:end])
     draft.count += last - first + 1
     draft.bytes += end - start
     draft.seal = draft.count >= max_records or draft.bytes >= max_bytes
     return last + 1
-
-
-def _ts_at(frames: Buffer, offset: int) -> int:
-    ts: int = _TS.unpack_from(frames, offset + TS_AT)[0]
-    return ts

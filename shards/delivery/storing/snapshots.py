@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Executor
+from typing import Any
 
 from topicd.errors import TopicdError
+from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.removing.reclaim import Reclaimer
+from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.storing.topic_state import entry_of
+from topicd.shards.delivery.topic.catalog import Catalog
+from topicd.shards.delivery.writing.direct import DirectWrites
+from topicd.shards.delivery.writing.outlet import Outlet
+from topicd.shards.delivery.writing.wal_sync import WalSync
 from topicd.shards.storage.snapshot import SnapshotStore
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
-    from topicd.shards.delivery.topic.topic import Topic
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +28,32 @@ _CLAIMED_FILES = 16  # times wal_file_bytes: a start looks for so much that the 
 
 
 class Snapshots:
-    def __init__(self, actor: Actor, pool: ThreadPoolExecutor, reclaimer: Reclaimer) -> None:
-        self._actor = actor
+    def __init__(
+        self,
+        place: Place,
+        loop: asyncio.AbstractEventLoop,
+        pool: Executor,
+        outlets: list[Outlet],
+        catalog: Catalog,
+        backlog: Backlog,
+        direct: DirectWrites,
+        wal_sync: WalSync,
+        reclaimer: Reclaimer,
+    ) -> None:
+        self._place = place
+        self._loop = loop
         self._pool = pool
+        self._outlets = outlets
+        self._catalog = catalog
+        self._backlog = backlog
+        self._direct = direct
+        self._wal_sync = wal_sync
         self._reclaimer = reclaimer
-        self._store = SnapshotStore(actor.fs, actor.data.snapshots(actor.index), actor.shard.boot.run)
+        self._store = SnapshotStore(place.fs, place.data.snapshots(place.index), place.run)
         self._marks: list[list[int]] = []  # ring positions that the newest two snapshots cover
-        self._stored = [0] * len(actor.outlets)  # ring positions below which everything is in segments
-        self._taken_at = actor.clock.monotonic()
+        self._stored = [0] * len(outlets)  # ring positions below which everything is in segments
+        self._taken_at = place.clock.monotonic()
         self.round: asyncio.Future[None] | None = None
-        self.dirty = False  # metadata changed since the newest one
         self.saved = 0
         self.failures = 0
         self._told = ""  # the failure that was logged last, until one is saved
@@ -51,47 +70,47 @@ class Snapshots:
         if len(self._marks) < 2 or self._reclaimer.urgent:
             return True
         # Two of them cover what is stored, or the WAL cannot forget it: also a quiet shard goes on until then.
-        behind = self.dirty or self._stored != self._marks[0]
-        aged = self._actor.clock.monotonic() - self._taken_at >= self._actor.settings.snapshot_ms / 1000
-        return behind and (aged or any(outlet.wal_waits for outlet in self._actor.outlets))
+        behind = self._backlog.metadata_changed or self._stored != self._marks[0]
+        aged = self._place.clock.monotonic() - self._taken_at >= self._place.settings.snapshot_ms / 1000
+        return behind and (aged or any(outlet.wal_waits for outlet in self._outlets))
 
     @property
     def wal_is_long(self) -> bool:
         """More than a file's worth of WAL waits for a snapshot to be forgotten."""
         if not self._marks or self.round is not None:
             return False
-        limit = self._actor.settings.wal_file_bytes
-        if self._actor.direct.stored_bytes >= _CLAIMED_FILES * limit:
+        limit = self._place.settings.wal_file_bytes
+        if self._direct.stored_bytes >= _CLAIMED_FILES * limit:
             return True
         return any(stored - mark >= limit for stored, mark in zip(self._stored, self._marks[-1], strict=True))
 
     def start(self) -> None:
         if self.round is None:
-            self.round = asyncio.ensure_future(self.take(), loop=self._actor.loop)
+            self.round = asyncio.ensure_future(self.take(), loop=self._loop)
 
     async def take(self) -> None:
-        actor = self._actor
-        marks = [outlet.settled_pos for outlet in actor.outlets]
+        place, run_in_thread = self._place, self._loop.run_in_executor
+        marks = [outlet.settled_pos for outlet in self._outlets]
         dropping = self._reclaimer.plan()
         body = self._body()
-        siblings = [actor.data.snapshots(index) for index in range(actor.delivery_shards)]
-        self.dirty = False
-        actor.direct.stored_bytes = 0
-        self._taken_at = actor.clock.monotonic()
+        siblings = [place.data.snapshots(index) for index in range(place.delivery_shards)]
+        self._backlog.metadata_changed = False
+        self._direct.stored_bytes = 0
+        self._taken_at = place.clock.monotonic()
         try:
             if not self.saved:
                 # What recovery found may be in the page cache only; the WAL still has it until it is forgotten.
-                await actor.loop.run_in_executor(self._pool, actor.fs.sync_filesystem, actor.data.topics)
-            await actor.wait_synced()
-            await actor.loop.run_in_executor(self._pool, self._store.save, body, siblings)
+                await run_in_thread(self._pool, place.fs.sync_filesystem, place.data.topics)
+            await self._wal_sync.wait()
+            await run_in_thread(self._pool, self._store.save, body, siblings)
             self.saved += 1
             self._told = ""
             self._marks = [*self._marks[-1:], marks]
             self._publish_absorbed()
-            await self._reclaimer.run(self._pool, dropping)
+            await self._reclaimer.run(dropping)
         except (OSError, TopicdError) as exc:
             self.failures += 1
-            self.dirty = True
+            self._backlog.metadata_changed = True
             if str(exc) != self._told:
                 self._told = str(exc)
                 log.error("snapshot failed", extra={"error": str(exc)})
@@ -102,38 +121,15 @@ class Snapshots:
         """The snapshot before the newest one decides: the newest may turn out corrupt."""
         if len(self._marks) < 2:
             return
-        for outlet, stored, mark in zip(self._actor.outlets, self._stored, self._marks[0], strict=True):
+        for outlet, stored, mark in zip(self._outlets, self._stored, self._marks[0], strict=True):
             outlet.set_absorbed(min(stored, mark))
 
     def _body(self) -> dict[str, Any]:
-        actor = self._actor
         return {
-            "run": actor.shard.boot.run,
-            "shard": actor.index,
-            "shards": actor.delivery_shards,
-            "settled_below": actor.topics.settled_below,
+            "run": self._place.run,
+            "shard": self._place.index,
+            "shards": self._place.delivery_shards,
+            "settled_below": self._catalog.settled_below,
             # One that is being deleted counts until its end is stored: that may fail yet.
-            "topics": [_entry(topic) for topic in actor.topics.by_name.values()],
+            "topics": [entry_of(topic).to_wire() for topic in self._catalog.by_name.values()],
         }
-
-
-def _entry(topic: Topic) -> dict[str, Any]:
-    return {
-        "id": topic.id,
-        "name": topic.name,
-        "config": topic.config.to_fields(),
-        "created_ms": topic.created_ms,
-        "earliest": topic.earliest,
-        "evict_floor": topic.evict_floor,
-        "losses": [list(loss) for loss in topic.losses],
-        "delete_below": topic.delete_below,
-        "reserved": topic.reserved,
-        "gone": [list(pair) for pair in topic.gone],
-        "lost": [list(pair) for pair in topic.lost],
-        "head": topic.visible,
-        "last_ts": topic.last_ts,
-        "damaged": [[d.first_seq, d.last_seq, d.where] for d in topic.damaged],
-        "changes": topic.settled_changes,
-        "producers": topic.producers.to_wire(topic.visible),
-        "consumers": [cursor.to_wire() for cursor in topic.consumers.values()],
-    }

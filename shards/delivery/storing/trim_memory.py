@@ -6,12 +6,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from topicd.limits import MIB
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
+from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.storing.backlog import Backlog
 
 log = logging.getLogger(__name__)
 
@@ -26,20 +24,21 @@ def malloc_trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-class Relief:
-    def __init__(self, actor: Actor, trim: Callable[[], None] = malloc_trim) -> None:
-        self._actor = actor
+class MemoryTrimmer:
+    def __init__(self, counters: Counters, backlog: Backlog, trim: Callable[[], None] = malloc_trim) -> None:
+        self._counters = counters
+        self._backlog = backlog
         self._trim = trim
         self._seen = 0
-        self._relieved_at = 0
+        self._trimmed_at = 0
 
     def tick(self) -> bool:
         """Once a second; True if memory was given back."""
-        moved = self._actor.bytes_taken
+        moved = self._counters.bytes_taken
         quiet, self._seen = moved == self._seen, moved
-        if not quiet or moved - self._relieved_at < _WORTH or self._actor.checkpointer.tail_bytes:
+        if not quiet or moved - self._trimmed_at < _WORTH or self._backlog.tail_bytes:
             return False
-        self._relieved_at = moved
+        self._trimmed_at = moved
         self._trim()
         log.debug("memory given back")
         return True

@@ -6,67 +6,80 @@ not be stored leaves everything as it was.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from topicd.errors import Conflict, NotReady, Throttled, TopicdError, TopicNotFound, WrongShard
-from topicd.frames import FrameType, control_frame
+from topicd.frames import FrameType
 from topicd.limits import LIST_PAGE_MAX
-from topicd.model import Durability, TopicConfig, check_topic_name
+from topicd.model import TopicConfig, check_topic_name
 from topicd.placement import delivery_shard, wal_shard
+from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.topic.policy import Policy
+from topicd.shards.delivery.topic.seqs import FIRST_BLOCK
 from topicd.shards.delivery.topic.topic import Topic
-from topicd.shards.delivery.writing.outlet import NEED_OF, ControlEntry, Need
-from topicd.shards.delivery.writing.reservation import FIRST_BLOCK
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
-
-log = logging.getLogger(__name__)
+from topicd.shards.delivery.writing.durability import Need
+from topicd.shards.delivery.writing.log import Log
 
 Done = Callable[[Topic | None, TopicdError | None], None]
+Told = Callable[[Topic], None]
 _IDS_LOW = 256
 
 
-class Topics:
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
+class TopicIds:
+    """Ids that the supervisor has given to this shard, in blocks."""
+
+    def __init__(self, ask_for_more: Callable[[], None]) -> None:
+        self._ask_for_more = ask_for_more
+        self._blocks: list[tuple[int, int]] = []
+        self._asked = False
+        self._last = 0
+
+    def add(self, start: int, end: int) -> None:
+        self._asked = False
+        if start < end:
+            self._blocks.append((start, end))
+
+    def take(self) -> int:
+        left = sum(end - start for start, end in self._blocks)
+        if left <= _IDS_LOW and not self._asked:
+            self._asked = True
+            self._ask_for_more()
+        if not self._blocks:
+            raise Throttled("no topic id is at hand; more are on their way", limit="topic_ids", retry_after_ms=50)
+        start, end = self._blocks[0]
+        if start + 1 < end:
+            self._blocks[0] = (start + 1, end)
+        else:
+            self._blocks.pop(0)
+        self._last = start
+        return start
+
+    @property
+    def next(self) -> int:
+        return self._blocks[0][0] if self._blocks else self._last + 1
+
+
+class Catalog:
+    def __init__(self, place: Place, log: Log, ids: TopicIds) -> None:
+        self._place = place
+        self._log = log
+        self.ids = ids
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
         self._creating: dict[str, list[Done]] = {}
         self._unborn: set[int] = set()
-        self._last_id = 0
-        self._ids: list[tuple[int, int]] = []
-        self._asked = False
-
-    # ---- ids ----
-
-    def add_ids(self, start: int, end: int) -> None:
-        self._asked = False
-        if start < end:
-            self._ids.append((start, end))
-
-    def _next_id(self) -> int:
-        left = sum(end - start for start, end in self._ids)
-        if left <= _IDS_LOW and not self._asked:
-            self._asked = True
-            self._actor.ask_for_ids()
-        if not self._ids:
-            raise Throttled("no topic id is at hand; more are on their way", limit="topic_ids", retry_after_ms=50)
-        start, end = self._ids[0]
-        if start + 1 < end:
-            self._ids[0] = (start + 1, end)
-        else:
-            self._ids.pop(0)
-        self._last_id = start
-        return start
+        # Those who have to know, in the order in which they are told.
+        self.on_born: list[Told] = []
+        self.before_change: list[Told] = []  # its configuration is about to change
+        self.on_changed: list[Told] = []
+        self.on_gone: list[Told] = []
 
     @property
     def settled_below(self) -> int:
         """A topic of this shard's names with an id below this is in by_id, or it is gone."""
-        following = self._ids[0][0] if self._ids else self._last_id + 1
-        return min(self._unborn, default=following)
+        return min(self._unborn, default=self.ids.next)
 
     # ---- look-up ----
 
@@ -78,16 +91,16 @@ class Topics:
         return topic
 
     def find(self, name: str) -> Topic | None:
-        """For those who would make it: None if it is not there, a refusal while it is on its way out."""
+        """For those who would create it: None if it is not there, a refusal while it is on its way out."""
         topic = self.by_name.get(name)
         if topic is not None and not topic.live:
             raise NotReady(f"topic {name!r} is being deleted", topic=name, retry_after_ms=20)
         return topic
 
     def check_owned(self, name: str) -> None:
-        owner = delivery_shard(check_topic_name(name), self._actor.delivery_shards)
-        if owner != self._actor.index:
-            raise WrongShard(f"topic {name!r} belongs to shard {owner}, this is {self._actor.index}", shard=owner)
+        owner = delivery_shard(check_topic_name(name), self._place.delivery_shards)
+        if owner != self._place.index:
+            raise WrongShard(f"topic {name!r} belongs to shard {owner}, this is {self._place.index}", shard=owner)
 
     def page(
         self, prefix: str, after: str, limit: int, allows: Callable[[str], bool]
@@ -98,35 +111,28 @@ class Topics:
         more = start + len(page) < len(names)
         return [self.by_name[name] for name in page], page[-1] if more and page else None
 
-    # ---- changes ----
+    # ---- birth ----
 
     def create(self, name: str, config: TopicConfig, done: Done) -> None:
-        """Make the topic; concurrent makers of one name share the outcome."""
+        """Those who create one name at the same time share the outcome."""
         self.check_owned(name)
         if name in self._creating:
             self._creating[name].append(done)
             return
-        actor = self._actor
-        limit = actor.share_of(actor.settings.max_topics)
-        if limit is not None and len(self.by_name) + len(self._creating) >= limit:
-            raise Throttled(
-                f"this shard holds {len(self.by_name)} topics, its share of max_topics is {limit}",
-                limit="max_topics",
-                retry_after_ms=1_000,
-            )
-        topic_id = self._next_id()
-        outlet = actor.outlets[wal_shard(topic_id, actor.wal_shards)]
+        self._check_room()
+        topic_id = self.ids.take()
+        now = self._place.clock.now_ms()
+        topic = Topic(topic_id, name, config, wal_shard(topic_id, self._place.wal_shards), now)
+        outlet = self._log.outlet_of(topic)
         if outlet.read_only_errno:
             raise outlet.refusal()
-        now = actor.clock.now_ms()
-        topic = Topic(topic_id, name, config, outlet.index, now)
         self._creating[name] = [done]
         self._unborn.add(topic_id)
 
         def born() -> None:
             self._unborn.discard(topic_id)
             self.add(topic)
-            actor.note_new_topic(topic)
+            _tell(self.on_born, topic)
             for tell in self._creating.pop(name):
                 tell(topic, None)
 
@@ -136,16 +142,26 @@ class Topics:
                 tell(None, error)
 
         body: dict[str, Any] = {"name": name, "config": config.to_fields(), "created_ms": now}
-        # The first block of seqs is reserved with the birth, so the birth is synced.
-        need = Need.WRITTEN
-        if config.durability in (Durability.DISK, Durability.FSYNC):
-            need = Need.SYNCED
-            topic.reserved = topic.reserving = body["reserved"] = FIRST_BLOCK
-        self._log_change(topic, FrameType.TOPIC_CREATE, body, ControlEntry(need, born, stillborn))
+        if topic.policy.reserves_at_birth:
+            body["reserved"] = FIRST_BLOCK
+            topic.seqs.reserve(FIRST_BLOCK)
+        need = topic.policy.birth_need
+        self._log.change(topic, FrameType.TOPIC_CREATE, body, seq=0, need=need, applied=born, refused=stillborn)
+
+    def _check_room(self) -> None:
+        limit = self._place.share_of(self._place.settings.max_topics)
+        if limit is not None and len(self.by_name) + len(self._creating) >= limit:
+            raise Throttled(
+                f"this shard holds {len(self.by_name)} topics, its share of max_topics is {limit}",
+                limit="max_topics",
+                retry_after_ms=1_000,
+            )
 
     def add(self, topic: Topic) -> None:
         self.by_name[topic.name] = topic
         self.by_id[topic.id] = topic
+
+    # ---- change ----
 
     def configure(self, topic: Topic, fields: Any, done: Done) -> None:
         """A change builds on the one before it, stored or still under way."""
@@ -154,44 +170,49 @@ class Topics:
         if config == topic.config and topic.next_config is None:
             done(topic, None)
             return
-        ephemeral = config.durability == Durability.EPHEMERAL
-        if ephemeral != (before.durability == Durability.EPHEMERAL) and topic.head:
+        policies = [Policy(one, internal=topic.policy.internal) for one in (topic.config, before, config)]
+        if policies[1].logged != policies[2].logged and topic.seqs.head:
             raise Conflict("durability of a topic that has records cannot change to or from ephemeral")
         topic.next_config = config
-        number = topic.begin_change()
 
-        def settled() -> None:
-            topic.end_change(number)
+        def settle() -> None:
             if topic.next_config is config:
                 topic.next_config = None
 
         def changed() -> None:
-            settled()
-            # What the old TTL has taken does not come back with a longer one.
-            self._actor.retention.expire(topic)
+            settle()
+            _tell(self.before_change, topic)
             topic.set_config(config)
-            self._actor.cursors.free_acked(topic)
-            self._actor.note_config(topic)
+            _tell(self.on_changed, topic)
             done(topic, None)
 
         def unchanged(error: TopicdError) -> None:
-            settled()
+            settle()
             done(None, error)
 
-        body = {"config": config.to_fields(), "no": number}
-        # The strictest class of all involved, so that changes become true in the order they were asked for.
-        need = max(Need.WRITTEN, *(NEED_OF[Durability(c.durability)] for c in (topic.config, before, config)))
-        self._log_change(topic, FrameType.CONFIG_UPDATE, body, ControlEntry(need, changed, unchanged))
+        self._log.change(
+            topic,
+            FrameType.CONFIG_UPDATE,
+            {"config": config.to_fields()},
+            seq=topic.seqs.head,
+            # The strictest class of all involved, so that changes become true in the order they were asked for.
+            need=max(policy.change_need for policy in policies),
+            applied=changed,
+            refused=unchanged,
+            numbered=True,
+        )
+
+    # ---- end ----
 
     def delete(self, topic: Topic, *, if_empty: bool, done: Done) -> None:
-        self._actor.retention.expire(topic)
-        if if_empty and (topic.count or topic.pending_count):
-            raise Conflict(f"topic {topic.name!r} holds {topic.count} records", count=topic.count)
+        count = topic.contents.count
+        if if_empty and (count or topic.flight.count):
+            raise Conflict(f"topic {topic.name!r} holds {count} records", count=count)
         topic.live = False
 
         def gone() -> None:
             self.forget(topic)
-            self._actor.note_deleted(topic)
+            _tell(self.on_gone, topic)
             done(topic, None)
 
         def kept(error: TopicdError) -> None:
@@ -199,8 +220,9 @@ class Topics:
             done(None, error)
 
         # Not before the writes under way: what is told after the end would bring the topic's files back.
-        need = max(topic.need_for(topic.head), Need.WRITTEN)
-        self._log_change(topic, FrameType.TOPIC_DELETE, {}, ControlEntry(need, gone, kept))
+        need = max(topic.need_for(topic.seqs.head), Need.WRITTEN)
+        head = topic.seqs.head
+        self._log.change(topic, FrameType.TOPIC_DELETE, {}, seq=head, need=need, applied=gone, refused=kept)
 
     def forget(self, topic: Topic) -> None:
         topic.live = False
@@ -208,6 +230,7 @@ class Topics:
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
 
-    def _log_change(self, topic: Topic, kind: FrameType, body: dict[str, Any], entry: ControlEntry) -> None:
-        frame = control_frame(kind, topic.id, topic.head, self._actor.clock.now_ms(), body)
-        self._actor.submit_control(topic, frame, entry)
+
+def _tell(listeners: list[Told], topic: Topic) -> None:
+    for listener in listeners:
+        listener(topic)

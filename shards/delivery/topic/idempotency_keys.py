@@ -6,12 +6,9 @@ Promise: bounded in number and age; losing the window at a restart is harmless, 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from topicd.clock import Clock
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.topic.topic import Topic
 
 KEYS_KEPT = 100_000  # per shard, oldest go first
 
@@ -22,27 +19,25 @@ class _Known(NamedTuple):
     records: int
 
 
-class KeyWindow:
+class IdempotencyKeys:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: OrderedDict[tuple[int, bytes], _Known] = OrderedDict()
 
-    def lookup(self, topic: Topic, key: bytes) -> tuple[int, int] | None:
-        known = self._known.get((topic.id, key))
+    def lookup(self, topic_id: int, key: bytes) -> tuple[int, int] | None:
+        known = self._known.get((topic_id, key))
         if known is None or known.expires_ms < self._clock.now_ms():
             return None
         return known.first_seq, known.records
 
-    def remember(self, topic: Topic, key: bytes, first_seq: int, count: int) -> None:
-        window = topic.config.idempotency_window_ms
-        if not window:
+    def remember(self, topic_id: int, key: bytes, first_seq: int, count: int, window_ms: int) -> None:
+        if not window_ms:
             return
-        expires = self._clock.now_ms() + window
-        self._known[(topic.id, key)] = _Known(expires, first_seq, count)
-        self._known.move_to_end((topic.id, key))
+        expires = self._clock.now_ms() + window_ms
+        self._known[(topic_id, key)] = _Known(expires, first_seq, count)
+        self._known.move_to_end((topic_id, key))
         while len(self._known) > KEYS_KEPT:
             self._known.popitem(last=False)
 
-    def forget(self, topic: Topic, key: bytes) -> None:
-        if key:
-            self._known.pop((topic.id, key), None)
+    def forget(self, topic_id: int, key: bytes) -> None:
+        self._known.pop((topic_id, key), None)

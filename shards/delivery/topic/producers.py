@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Set
 from itertools import repeat
-from typing import Any
+from typing import Any, ClassVar
 
 from topicd.errors import Conflict, OutOfOrder
 from topicd.limits import LASTING
+from topicd.shards.delivery.topic.part import TopicPart
 
 ANSWERS_KEPT = 1_024  # per producer: more batches than a client may have in flight
 ANSWERS_SAVED = 64  # of these in a snapshot; newer ones are in the log
@@ -21,7 +22,7 @@ PRODUCERS_KEPT = 1_024  # per topic, least recently used go first
 LASTING_KEPT = 4_096  # of those that are not released; then these, too
 
 
-Answer = tuple[int, int, int]  # batch number, first seq, records
+Assigned = tuple[int, int, int]  # batch number, first seq, records
 
 
 class ProducerState:
@@ -30,9 +31,9 @@ class ProducerState:
     def __init__(self, last_no: int = 0) -> None:
         self.last_no = last_no  # assigned last, stored or under way
         self.newest = 0  # seq at which its last batch begins
-        self.answers: deque[Answer] = deque(maxlen=ANSWERS_KEPT)
+        self.answers: deque[Assigned] = deque(maxlen=ANSWERS_KEPT)
 
-    def find(self, batch_no: int) -> Answer | None:
+    def find(self, batch_no: int) -> Assigned | None:
         if not self.answers:
             return None
         # Numbers are contiguous, so the position follows from the newest one.
@@ -42,7 +43,11 @@ class ProducerState:
         return next((answer for answer in self.answers if answer[0] == batch_no), None)
 
 
-class ProducerTable:
+class ProducerTable(TopicPart):
+    """Its frames are no changes of their own but open batches of records: starting/replay.py counts them."""
+
+    KEY: ClassVar[str] = "producers"
+
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self._lasting: set[int] = set()  # of these, not released
@@ -67,7 +72,7 @@ class ProducerTable:
         last = next(stored, state.answers[0][0] - 1 if state.answers else state.last_no)
         return last + 1
 
-    def lookup(self, producer_id: int, batch_no: int) -> Answer:
+    def lookup(self, producer_id: int, batch_no: int) -> Assigned:
         """The first answer to a batch that was assigned before, stored or under way."""
         state = self._states.get(producer_id) or ProducerState()
         if batch_no > state.last_no:
@@ -130,7 +135,7 @@ class ProducerTable:
             state.answers.pop()
         state.last_no = min(state.last_no, batch_no - 1)
 
-    def to_wire(self, visible: int) -> list[Any]:
+    def to_snapshot(self, visible: int) -> list[Any]:
         """What is stored; a batch still under way may be lost yet, so it is left out."""
         rows = []
         for producer_id, state in self._states.items():
@@ -139,14 +144,14 @@ class ProducerTable:
                 rows.append([producer_id, stored[-1][0], [list(answer) for answer in stored[-ANSWERS_SAVED:]]])
         return rows
 
-    def restore(self, wire: list[Any]) -> None:
-        for producer_id, last_no, answers in wire:
+    def restore(self, body: list[Any]) -> None:
+        for producer_id, last_no, answers in body:
             state = ProducerState(last_no)
             state.answers.extend((number, first, count) for number, first, count in answers)
             state.newest = state.answers[-1][1] if state.answers else 0
             self._admit(producer_id, state)
 
-    def replay(self, producer_id: int, batch_no: int, first_seq: int, count: int) -> None:
+    def replay_batch(self, producer_id: int, batch_no: int, first_seq: int, count: int) -> None:
         """From the log: like assign, but a snapshot may be ahead of it."""
         state = self._states.get(producer_id)
         if state is None or batch_no > state.last_no:

@@ -7,42 +7,59 @@ little more than one with a few large ones.
 
 from __future__ import annotations
 
-import errno
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from topicd.errors import BatchTooLarge, InvalidRequest, Throttled, TopicFull, TopicNotFound
+from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.frames import codec_error, core, producer_frame
 from topicd.ipc.protocol.wire import APPEND, FLAG_COPY, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE, HEADER
-from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, KIB, MAX_BATCH_RECORDS
-from topicd.shards.delivery.writing.copy_ranges import Copied
-from topicd.shards.delivery.writing.in_flight import AppendEntry, Replier, Run, Waiter
-from topicd.shards.delivery.writing.outlet import Need, storage_failed
+from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX
+from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.topic.catalog import Catalog
+from topicd.shards.delivery.topic.flight import Replier, RunWaiter, Waiter
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.admission import WriteAdmission
+from topicd.shards.delivery.writing.copy_ranges import CopiedRanges, RangeFinder
+from topicd.shards.delivery.writing.durability import Need
+from topicd.shards.delivery.writing.in_flight import AppendEntry, Commits
+from topicd.shards.delivery.writing.log import Log
+from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.reservation import reserve_seqs
 
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
-    from topicd.shards.delivery.sessions.session import Session
-    from topicd.shards.delivery.topic.topic import Topic
-
-_RETRY_MS = 20
-_SMALL = 16 * KIB  # a batch below this may travel with others
-_TOGETHER = 256 * KIB  # as long as they are together no more than this
 _RUN_MESSAGE = HEADER.size + APPEND.size + FRAME_OVERHEAD  # the least that an append of one record can be
 
 
 class Appender:
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
+    def __init__(
+        self,
+        place: Place,
+        catalog: Catalog,
+        log: Log,
+        commits: Commits,
+        admission: WriteAdmission,
+        ranges: RangeFinder,
+    ) -> None:
+        self._place = place
+        self._clock = place.clock
+        self._topics = catalog.by_id
+        self._log = log
+        self._commits = commits
+        self._admission = admission
+        self._ranges = ranges
+        self._keys = commits.keys
+        self._direct = commits.direct
+        self._small = place.small_batch
+        self._together = place.gathered_bytes
         self._open: AppendEntry | None = None  # takes further small batches until the input is used up
+        self.run_outlet: Outlet | None = None  # where the last run went
+        log.place_gathered = self.close_entry
 
     def append(self, replier: Replier, request_id: int, flags: int, body: memoryview) -> None:
         """Take one APPEND body. Raises what refuses it; otherwise the replier is told later."""
         if len(body) < APPEND.size:
             raise InvalidRequest(f"append has {len(body)} bytes of body, the fixed fields alone are {APPEND.size}")
         topic_id, producer_id, batch_no, count = APPEND.unpack_from(body)
-        topic = self._actor.topics.by_id.get(topic_id)
+        topic = self._topics.get(topic_id)
         if topic is None or not topic.live:
             raise TopicNotFound(f"no topic with id {topic_id}", topic_id=topic_id)
         at, key = APPEND.size, b""
@@ -54,15 +71,15 @@ class Appender:
             _, first_seq, records = topic.producers.lookup(producer_id, batch_no)
             self._answer_again(topic, Waiter(replier, request_id, flags | FLAG_DEDUPED, first_seq, records))
             return
-        if key and (known := self._actor.keys.lookup(topic, key)) is not None:
+        if key and (known := self._keys.lookup(topic_id, key)) is not None:
             self._answer_again(topic, Waiter(replier, request_id, flags | FLAG_DEDUPED, *known))
             return
-        copied: Copied | None = Copied(self._actor, body[at:], count) if flags & FLAG_COPY else None
+        copied: CopiedRanges | None = self._ranges.find(body[at:], count) if flags & FLAG_COPY else None
         size = len(body) - at if copied is None else copied.size
-        self._admit(topic, size, count)
-        direct = bool(producer_id and not key) and self._actor.direct.takes(
-            topic, size, count, copied=copied is not None
-        )
+        refusal = self._admission.refusal(topic, size, count)
+        if refusal is not None:
+            raise refusal
+        direct = bool(producer_id and not key) and self._direct.takes(topic, size, count, copied=copied is not None)
         entry = self._entry_for(topic, size, count, direct=direct)
         start = len(entry.frames)
         if copied is None:
@@ -73,146 +90,84 @@ class Appender:
         entry.waiters.append(Waiter(replier, request_id, flags, first_seq, count))
         if key:
             entry.keys.append(key)
-            self._actor.keys.remember(topic, key, first_seq, count)
+            self._keys.remember(topic_id, key, first_seq, count, topic.config.idempotency_window_ms)
         if flags & FLAG_PERFORMANCE and not entry.started_at:
-            entry.started_at = self._actor.clock.monotonic()
-        if direct or size >= _SMALL:
+            entry.started_at = self._clock.monotonic()
+        if direct or size >= self._small:
             self.close_entry()
 
     def close_entry(self) -> None:
         """The input is used up, or something else comes first: what was gathered goes to the ring."""
         entry, self._open = self._open, None
         if entry is not None and (entry.waiters or entry.runs):
-            self._place(entry)
+            self._place_entry(entry)
 
     # ---- runs ----
 
-    def take_run(self, session: Session, buf: memoryview, start: int, end: int) -> int:
-        """Take the plain single-record appends that follow each other at start as one entry; the bytes used up.
-        0: the first of them is no such append, or something may be in its way: `append` says what."""
+    def take_run(self, replier: Replier, room: int, buf: memoryview, start: int, end: int) -> tuple[int, int]:
+        """Take the plain single-record appends that follow each other at start as one entry, at most `room` of them:
+        (the bytes used up, how many there were). (0, 0): the first of them is no such append, or something may be in
+        its way: `append` says what."""
         if end - start < _RUN_MESSAGE:
-            return 0
-        actor = self._actor
+            return 0, 0
         topic_id, producer_id, batch_no, count = APPEND.unpack_from(buf, start + HEADER.size)
-        topic = actor.topics.by_id.get(topic_id)
-        if topic is None or not topic.live or topic.capped or not producer_id or count != 1:
-            return 0
-        if not topic.producers.is_next(producer_id, batch_no) or not self._has_room(topic, end - start):
-            return 0
+        topic = self._topics.get(topic_id)
+        if topic is None or not topic.live or topic.policy.capped or not producer_id or count != 1:
+            return 0, 0
+        if not topic.producers.is_next(producer_id, batch_no):
+            return 0, 0
+        if self._admission.refusal(topic, end - start, 1) is not None:
+            return 0, 0
         self.close_entry()
-        most = min(actor.settings.max_inflight_per_connection - session.in_flight, (end - start) // _RUN_MESSAGE)
+        most = min(room, (end - start) // _RUN_MESSAGE)
         if most <= 0:
-            return 0
-        if not topic.ephemeral:
-            session.outlet = actor.outlets[topic.outlet]
-            session.outlet.rouse()
-        need, first, ts = topic.need_for(topic.head + most), topic.head + 1, max(actor.clock.now_ms(), topic.last_ts)
+            return 0, 0
+        seqs = topic.seqs
+        if topic.policy.logged:
+            self.run_outlet = self._log.outlets[topic.outlet]
+            self.run_outlet.rouse()
+        else:
+            self.run_outlet = None
+        need, first, ts = topic.need_for(seqs.head + most), seqs.head + 1, max(self._clock.now_ms(), seqs.last_ts)
         taken = core.take_run(
             *(buf, start, end, topic_id, producer_id, batch_no),
-            *(first, ts, need is Need.SYNCED, most, _TOGETHER),
+            *(first, ts, need is Need.SYNCED, most, self._together),
         )
         if taken is None:
-            return 0
+            return 0, 0
         used, frames, offsets, wire, request_ids = taken
-        entry = self._open = AppendEntry(actor, topic, need, ts)
+        entry = self._open = AppendEntry(self._commits, topic, need, ts)
         entry.frames = frames
         entry.wire.append(wire)
-        entry.runs.append(Run(session, request_ids, first))
+        entry.runs.append(RunWaiter(replier, request_ids, first))
         entry.producers.append((producer_id, batch_no))
         count = len(offsets) // 4
         self._note_batch(entry, offsets, 0, count)
         topic.producers.assign_run(producer_id, batch_no, first, count)
-        session.in_flight += count
-        return used
-
-    def _has_room(self, topic: Topic, size: int) -> bool:
-        """Nothing that `_admit` looks at stands in the way."""
-        actor = self._actor
-        outlet = actor.outlets[topic.outlet]
-        return not (
-            actor.draining
-            or topic.debris
-            or (outlet.read_only_errno and not topic.ephemeral)
-            or outlet.in_flight_bytes + actor.direct.bytes + size > actor.settings.max_inflight_bytes
-            or actor.checkpointer.failing
-            or actor.checkpointer.full
-            or actor.total_bytes_share is not None
-        )
-
-    # ---- admission ----
-
-    def _admit(self, topic: Topic, size: int, count: int) -> None:
-        """Everything that can refuse a batch without looking at its records."""
-        actor = self._actor
-        outlet = actor.outlets[topic.outlet]
-        if not 0 < count <= MAX_BATCH_RECORDS:
-            code = BatchTooLarge if count else InvalidRequest
-            raise code(f"a write has 1 to {MAX_BATCH_RECORDS} records, this one says {count}")
-        if outlet.read_only_errno and not topic.ephemeral:
-            raise outlet.refusal()
-        if topic.debris:
-            raise storage_failed(actor.checkpointer.failing or errno.EIO)
-        under_way = outlet.in_flight_bytes + actor.direct.bytes
-        if under_way and under_way + size > actor.settings.max_inflight_bytes:
-            raise Throttled(
-                f"{under_way} bytes are under way, {actor.settings.max_inflight_bytes} are allowed",
-                limit="max_inflight_bytes",
-                retry_after_ms=_RETRY_MS,
-            )
-        if actor.checkpointer.failing and actor.checkpointer.behind and not topic.ephemeral:
-            raise storage_failed(actor.checkpointer.failing)
-        if actor.checkpointer.full:
-            raise Throttled(
-                "the disk does not keep up: too much waits in memory for its checkpoint",
-                limit="checkpoint_bytes",
-                retry_after_ms=100,
-            )
-        total = actor.total_bytes_share
-        if total is not None and actor.total_bytes() + size > total:
-            raise Throttled(
-                f"this shard holds {actor.total_bytes()} bytes, its share of max_total_bytes is {total}",
-                limit="max_total_bytes",
-                retry_after_ms=1_000,
-            )
-        if topic.capped:
-            self._check_caps(topic, count, size - FRAME_OVERHEAD * count)
-
-    def _check_caps(self, topic: Topic, count: int, content: int) -> None:
-        config = topic.config
-        for cap, size, what in ((config.cap_records, count, "records"), (config.cap_bytes, content, "bytes")):
-            if not cap:
-                continue
-            if size > cap:
-                raise InvalidRequest(f"one write of {size} {what} is larger than the whole cap of {cap} {what}")
-            if config.discard == "reject" and _used(topic, what) + size > cap:
-                self._actor.retention.expire(topic)
-                used = _used(topic, what)
-                if used + size > cap:
-                    message = f"topic {topic.name} holds {used} {what} of {cap}"
-                    raise TopicFull(message, cap=cap, used=used, what=what)
+        return used, count
 
     # ---- gathering ----
 
     def _entry_for(self, topic: Topic, size: int, count: int, *, direct: bool) -> AppendEntry:
         """The open entry if the batch may join it, else a new one."""
-        need = topic.need_for(topic.head + count)
+        need = topic.need_for(topic.seqs.head + count)
         entry = self._open
         if entry is not None:
-            joins = entry.topic is topic and entry.need is need and size < _SMALL and not direct
-            if joins and len(entry.frames) + size <= _TOGETHER:
+            joins = entry.topic is topic and entry.need is need and size < self._small and not direct
+            if joins and len(entry.frames) + size <= self._together:
                 return entry
             self.close_entry()
             # Placing it may have changed what the next one needs.
-            need = topic.need_for(topic.head + count)
-        ts = max(self._actor.clock.now_ms(), topic.last_ts)
-        entry = self._open = AppendEntry(self._actor, topic, Need.STORED if direct else need, ts)
+            need = topic.need_for(topic.seqs.head + count)
+        ts = max(self._clock.now_ms(), topic.seqs.last_ts)
+        entry = self._open = AppendEntry(self._commits, topic, Need.STORED if direct else need, ts)
         return entry
 
     def _add(self, entry: AppendEntry, start: int, count: int, producer_id: int, batch_no: int) -> int:
         """Stamp the batch that begins at start, behind those that were in the entry before; its first seq. A bad batch
         leaves nothing behind."""
         topic, frames = entry.topic, entry.frames
-        first, end = topic.head + 1, len(frames)
+        first, end = topic.seqs.head + 1, len(frames)
         try:
             packed = core.stamp_frames(frames, start, end, topic.id, first, entry.ts, entry.need >= Need.SYNCED)
             found = len(packed) // 4
@@ -227,72 +182,51 @@ class Appender:
         if producer_id:
             topic.producers.assign(producer_id, batch_no, first, count)
             entry.producers.append((producer_id, batch_no))
-        if end - start >= _SMALL:
+        if end - start >= self._small:
             # Now, while they are at hand: once they are stored, each look at a record is a look at cold memory.
             entry.untagged = start == 0 and not core.frame_tags(frames, 0, end)
         if entry.direct:
             return first
         if producer_id:
             entry.wire.append(producer_frame(topic.id, first, entry.ts, producer_id, batch_no, count))
-        if end - start < _SMALL:
+        if end - start < self._small:
             entry.wire.append(frames[start:end])
         else:
-            entry.wire += pieces(frames, memoryview(packed).cast("I"), self._actor.piece_bytes)
+            entry.wire += pieces(frames, memoryview(packed).cast("I"), self._place.piece_bytes)
         return first
 
     @staticmethod
     def _note_batch(entry: AppendEntry, packed: bytes, start: int, count: int) -> None:
-        topic = entry.topic
         if count == 1:
             entry.offsets.append(start)  # type: ignore[attr-defined]
         elif start == 0:
             entry.offsets = array("I", packed)
         else:
             entry.offsets.extend([start + offset for offset in memoryview(packed).cast("I")])  # type: ignore[attr-defined]
-        if len(entry.offsets) == count:
-            topic.under_way.append(entry)
-            if entry.need is Need.SYNCED:
-                topic.pending_synced += 1
-        topic.head += count
-        topic.last_ts = entry.ts
-        topic.pending_count += count
-        topic.pending_bytes += len(entry.frames) - start - FRAME_OVERHEAD * count
+        topic = entry.topic
+        topic.flight.take(entry, count, len(entry.frames) - start - FRAME_OVERHEAD * count)
+        topic.seqs.give_out(count, entry.ts)
 
-    def _place(self, entry: AppendEntry) -> None:
-        topic, actor = entry.topic, self._actor
-        if (topic.reserves or topic.ephemeral) and not entry.direct:
-            reserve_seqs(actor, topic)
-        if topic.ephemeral and entry.need is Need.PLACED:
+    def _place_entry(self, entry: AppendEntry) -> None:
+        topic = entry.topic
+        if topic.policy.reserves and not entry.direct:
+            reserve_seqs(self._log, topic)
+        if not topic.policy.logged and entry.need is Need.PLACED:
             entry.answer()
             entry.committed()
-        elif entry.direct or topic.lane:
-            actor.direct.place(entry)
+        elif entry.direct or topic.flight.behind_direct:
+            self._direct.place(topic, entry)
         else:
-            self.submit(entry)
+            self._log.append(topic, entry.wire, entry)
 
-    def submit(self, entry: AppendEntry) -> None:
-        """To the ring: nothing of its topic is under way past the log."""
-        actor = self._actor
-        outlet = actor.outlets[entry.topic.outlet]
-        wire = entry.wire
-        if len(wire) > 1 and len(entry.frames) < _TOGETHER + _SMALL:
-            wire = [b"".join(wire)]
-        outlet.submit(wire, sum(map(len, wire)), entry)
-        actor.to_ring.add(outlet)
-
-    def _answer_again(self, topic: Topic, waiter: Waiter) -> None:
+    @staticmethod
+    def _answer_again(topic: Topic, waiter: Waiter) -> None:
         """A retry: the first answer once more, or a place among those who wait for it."""
-        for entry in topic.under_way:
-            if entry.first_seq <= waiter.first_seq < entry.first_seq + entry.count:
-                entry.waiters.append(waiter)
-                return
-        waiter.replier.deduped(waiter, topic.visible)
-
-
-def _used(topic: Topic, what: str) -> int:
-    if what == "records":
-        return topic.count + topic.pending_count
-    return topic.bytes + topic.pending_bytes
+        entry = topic.flight.holder_of(waiter.first_seq)
+        if entry is not None:
+            entry.waiters.append(waiter)
+        else:
+            waiter.replier.deduped(waiter, topic.seqs.visible)
 
 
 def pieces(frames: bytearray, offsets: Sequence[int], piece: int) -> list[memoryview]:

@@ -7,23 +7,20 @@ What is asked for is bounded in bytes and in places to look at, for it is found 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from topicd._native.interface import Buffer
 from topicd.errors import BatchTooLarge, Conflict, InvalidRequest
-from topicd.frames import FLAGS_AT, FrameFlag, core
+from topicd.frames import continue_batch, core
 from topicd.ipc.protocol.wire import COPIED
 from topicd.limits import FETCH_BYTES_MAX, MAX_COPY_BYTES, MAX_COPY_RANGES, MAX_SEQ
-from topicd.model import is_internal
-from topicd.shards.delivery.reading.reading import NO_FILTER
-
-if TYPE_CHECKING:
-    from topicd.shards.delivery.actor import Actor
-
-_MORE = int(FrameFlag.MORE)
+from topicd.shards.delivery.reading.filters import NO_FILTER
+from topicd.shards.delivery.reading.reading import Reader
+from topicd.shards.delivery.reading.segments import Segments
+from topicd.shards.delivery.topic.catalog import Catalog
 
 
-class Range(NamedTuple):
+class CopyRange(NamedTuple):
     """So many neighbouring records behind from_seq."""
 
     topic_id: int
@@ -31,56 +28,24 @@ class Range(NamedTuple):
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
 
 
-def ranges_of(body: Buffer) -> list[Range]:
+def ranges_of(body: Buffer) -> list[CopyRange]:
     """What a copy asks for, as it was sent."""
     size = len(body)
     if not size or size % COPIED.size:
         raise InvalidRequest(f"a copy names ranges of {COPIED.size} bytes each, not {size} bytes")
     if size // COPIED.size > MAX_COPY_RANGES:
         raise BatchTooLarge(f"a copy has at most {MAX_COPY_RANGES} ranges, this one has {size // COPIED.size}")
-    return [Range(*fields) for fields in COPIED.iter_unpack(body)]
+    return [CopyRange(*fields) for fields in COPIED.iter_unpack(body)]
 
 
-class Copied:
+class CopiedRanges:
     """Where the records lie; valid as long as the turn lasts."""
 
-    def __init__(self, actor: Actor, body: Buffer, count: int) -> None:
-        ranges = ranges_of(body)
-        found = sum(wanted.count for wanted in ranges)
-        if found != count:
-            raise InvalidRequest(f"the write says {count} records and its ranges hold {found}")
-        self._actor = actor
-        self.size = 0
-        self._pieces = [self._find(wanted) for wanted in ranges]
+    def __init__(self, pieces: list[list[Buffer]]) -> None:
+        self._pieces = pieces
+        self.size = sum(len(part) for piece in pieces for part in piece)
         # Each range ended a batch; now only the last one does.
-        self._last_frames = [_last_frame(piece[-1]) for piece in self._pieces[:-1]]
-
-    def _find(self, wanted: Range) -> list[Buffer]:
-        topic = self._actor.topics.by_id.get(wanted.topic_id)
-        at, end = wanted.from_seq, wanted.from_seq + wanted.count
-        if not at < end <= MAX_SEQ:
-            raise InvalidRequest(f"no range of records: {wanted.count} behind seq {at}")
-        parts: list[Buffer] = []
-        while at < end:
-            answer = None
-            if topic is not None and topic.live:
-                answer = self._actor.reader.fetch(topic, at, end - at, FETCH_BYTES_MAX, NO_FILTER)
-            if answer is None or not answer.count or answer.tombstone or answer.next_from - at != answer.count:
-                raise Conflict(
-                    f"topic {wanted.topic_id} of this shard has not all records from {wanted.from_seq + 1} to {end}",
-                    topic_id=wanted.topic_id,
-                    from_seq=wanted.from_seq,
-                )
-            self.size += answer.bytes
-            if self.size > MAX_COPY_BYTES:
-                raise BatchTooLarge(f"a copy has at most {MAX_COPY_BYTES} bytes with framing")
-            parts += answer.parts
-            at = answer.next_from
-        if topic is not None and is_internal(topic.name) and end <= topic.stored:
-            # A stage is read once, and what is made of it needs as much memory as it has.
-            info = topic.segments[bisect_right(topic.segments, end, key=lambda one: one.first_seq) - 1]
-            self._actor.segment_reader(topic, info).forget(end)
-        return parts
+        self._last_frames = [_last_frame(piece[-1]) for piece in pieces[:-1]]
 
     def put(self, frames: bytearray) -> None:
         """Append them, as one batch."""
@@ -88,7 +53,55 @@ class Copied:
             for part in piece:
                 frames += part
             if n < len(self._last_frames):
-                frames[len(frames) - self._last_frames[n] + FLAGS_AT] |= _MORE
+                continue_batch(frames, len(frames) - self._last_frames[n])
+
+
+class RangeFinder:
+    def __init__(self, catalog: Catalog, reader: Reader, segments: Segments) -> None:
+        self._catalog = catalog
+        self._reader = reader
+        self._segments = segments
+
+    def find(self, body: Buffer, count: int) -> CopiedRanges:
+        ranges = ranges_of(body)
+        found = sum(wanted.count for wanted in ranges)
+        if found != count:
+            raise InvalidRequest(f"the write says {count} records and its ranges hold {found}")
+        pieces: list[list[Buffer]] = []
+        room = MAX_COPY_BYTES
+        for wanted in ranges:
+            piece = self._piece(wanted, room)
+            room -= sum(len(part) for part in piece)
+            pieces.append(piece)
+        return CopiedRanges(pieces)
+
+    def _piece(self, wanted: CopyRange, room: int) -> list[Buffer]:
+        topic = self._catalog.by_id.get(wanted.topic_id)
+        at, end = wanted.from_seq, wanted.from_seq + wanted.count
+        if not at < end <= MAX_SEQ:
+            raise InvalidRequest(f"no range of records: {wanted.count} behind seq {at}")
+        parts: list[Buffer] = []
+        while at < end:
+            answer = None
+            if topic is not None and topic.live:
+                answer = self._reader.fetch(topic, at, end - at, FETCH_BYTES_MAX, NO_FILTER)
+            if answer is None or not answer.count or answer.tombstone or answer.next_from - at != answer.count:
+                raise Conflict(
+                    f"topic {wanted.topic_id} of this shard has not all records from {wanted.from_seq + 1} to {end}",
+                    topic_id=wanted.topic_id,
+                    from_seq=wanted.from_seq,
+                )
+            room -= answer.bytes
+            if room < 0:
+                raise BatchTooLarge(f"a copy has at most {MAX_COPY_BYTES} bytes with framing")
+            parts += answer.parts
+            at = answer.next_from
+        if topic is not None and topic.policy.internal and end <= topic.seqs.stored:
+            # A stage is read once, and what is made of it needs as much memory as it has.
+            segments = topic.contents.segments
+            info = segments[bisect_right(segments, end, key=lambda one: one.first_seq) - 1]
+            self._segments.reader(topic, info).forget(end)
+        return parts
 
 
 def _last_frame(frames: Buffer) -> int:

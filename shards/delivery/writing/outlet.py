@@ -7,91 +7,21 @@ so that visible never means lost.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import IntEnum
-from functools import partial
 
-from topicd.errors import StorageFailed, TopicdError
+from topicd.errors import StorageFailed
 from topicd.frames import FrameType, control_frame
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.ring import RingProducer
-from topicd.model import Durability
+from topicd.shards.delivery.writing.durability import Need, storage_failed
+from topicd.shards.delivery.writing.entry import ControlEntry, Entry, Part
 
 log = logging.getLogger(__name__)
 
 _WAITING_FILES_MAX = 2
 ENTRIES_MAX = 10_000  # under way to one WAL shard before clients may change nothing more but append
-
-Part = bytes | bytearray | memoryview
-_SYNC_PATIENCE_S = 2.0
-
-
-class Need(IntEnum):
-    """What must have happened before an entry is committed."""
-
-    PLACED = 0  # in the ring
-    WRITTEN = 1  # in the file
-    SYNCED = 2  # on the disk
-    STORED = 3  # in a synced segment: a direct write, which is in no ring (see direct)
-
-
-NEED_OF = {
-    Durability.EPHEMERAL: Need.PLACED,
-    Durability.MEMORY: Need.PLACED,
-    Durability.DISK: Need.WRITTEN,
-    Durability.FSYNC: Need.SYNCED,
-}
-
-
-class Entry:
-    """Something under way. Subclasses say what committed and failed mean; `answer` always precedes `committed`."""
-
-    __slots__ = ("need", "ring_end", "size")
-
-    def __init__(self, need: Need) -> None:
-        self.need = need
-        self.ring_end = 0
-        self.size = 0
-
-    @property
-    def awaited(self) -> bool:
-        """Are there a few who wait for its records? They come before those who wait for its answer."""
-        return False
-
-    def answer(self) -> None:
-        """Stored as `need` demands: tell those who wait, nothing else. They go on while the rest is done."""
-
-    def committed(self) -> None:
-        """Stored as `need` demands."""
-
-    def failed(self, error: TopicdError) -> None:
-        """Not stored, never visible."""
-
-
-class ControlEntry(Entry):
-    __slots__ = ("_done", "_undo")
-
-    def __init__(
-        self,
-        need: Need,
-        done: Callable[[], None] | None = None,
-        undo: Callable[[TopicdError], None] | None = None,
-    ) -> None:
-        super().__init__(need)
-        self._done = done
-        self._undo = undo
-
-    def committed(self) -> None:
-        if self._done is not None:
-            self._done()
-
-    def failed(self, error: TopicdError) -> None:
-        if self._undo is not None:
-            self._undo(error)
 
 
 class _Again(Entry):
@@ -177,7 +107,7 @@ class Outlet:
         return min(starts, default=self._placed)
 
     def submit(self, parts: Sequence[Part], size: int, entry: Entry) -> None:
-        """Place whole frames, now or when there is room; tell() follows through the entry."""
+        """Place whole frames, now or when there is room; the entry is told what became of them."""
         entry.size = size
         self.in_flight_bytes += size
         placeable = list(parts)
@@ -353,33 +283,3 @@ class Outlet:
         for parts in [*(parts for end, parts in seen if end not in ends), *waiting]:
             self.submit(parts, sum(len(part) for part in parts), _Again(Need.PLACED))
         self.flush()
-
-
-async def all_synced(outlets: Sequence[Outlet]) -> bool:
-    """Until everything placed so far is durable; False: it took too long. Segments and snapshots never run ahead of the
-    WAL: a loss of power would leave half a batch in the one, and in the other a producer's batch whose records are
-    nowhere."""
-    waiting: list[asyncio.Future[None]] = []
-    for outlet in outlets:
-        future = asyncio.get_running_loop().create_future()
-        if outlet.when_synced(partial(_resolve, future)):
-            waiting.append(future)
-    if not waiting:
-        return True
-    # Not for ever: at a stop the WAL shard may be away and not come back.
-    _, late = await asyncio.wait(waiting, timeout=_SYNC_PATIENCE_S)
-    return not late
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def storage_failed(code: int) -> StorageFailed:
-    return StorageFailed(
-        f"the disk refused the write: {os.strerror(code)}",
-        errno=code,
-        reason=os.strerror(code),
-        retry_after_ms=500,
-    )

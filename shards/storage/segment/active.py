@@ -19,18 +19,10 @@ from topicd.shards.storage.segment.index import (
     entry_count,
     tiled_entries,
 )
-from topicd.shards.storage.segment.info import Cut, Damage, LoadedSegments, SegmentInfo
-from topicd.shards.storage.segment.names import (
-    CUT,
-    DATA,
-    DEL,
-    IDX,
-    map_file,
-    read_index,
-    segment_file,
-    topic_id_of,
-)
-from topicd.shards.storage.segment.reindex import Tail, scan_tail
+from topicd.shards.storage.segment.info import Cut, LoadedSegments, SegmentDamage, SegmentInfo
+from topicd.shards.storage.segment.names import CUT, DATA, DEL, IDX, topic_id_of
+from topicd.shards.storage.segment.places import resolve
+from topicd.shards.storage.segment.reindex import ScannedTail, scan_tail
 
 
 class _Found(NamedTuple):
@@ -38,7 +30,7 @@ class _Found(NamedTuple):
     claimed: int  # whole entries in it
     believed: int  # of these, those whose frame lies inside the data
     trusted: int  # of these, all but the last, which may be torn inside and is read again
-    tail: Tail  # frames behind the trusted entries
+    tail: ScannedTail  # frames behind the trusted entries
     size: int  # of .data
 
 
@@ -50,8 +42,8 @@ class ActiveSegment:
         self._found = self._scan()
 
     def _scan(self) -> _Found:
-        view = map_file(self._fs, self._path(DATA))
-        index = read_index(self._fs, self._dir, self._first)
+        view = resolve(self._dir, self._first).map(self._fs, DATA)
+        index = resolve(self._dir, self._first).read_index(self._fs)
         claimed = tiled_entries(index)
         believed = entries_within(index, claimed, len(view))
         trusted = max(believed - 1, 0)
@@ -97,7 +89,7 @@ class ActiveSegment:
         claimed_last = self._first + found.claimed - 1
         if claimed_last >= first_lost:
             what = "records that the index names cannot be read"
-            report.damage.append(Damage(self._path(DATA), first_lost, claimed_last, what))
+            report.damage.append(SegmentDamage(self._path(DATA), first_lost, claimed_last, what))
         torn = found.size - found.tail.end
         if not torn:
             return
@@ -120,4 +112,4 @@ class ActiveSegment:
             file.close()
 
     def _path(self, part: str) -> Path:
-        return segment_file(self._dir, self._first, part)
+        return resolve(self._dir, self._first).file(part)

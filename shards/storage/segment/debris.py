@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from topicd import paths
-from topicd.disk.fs import TMP_SUFFIX, Fs, tmp_path
+from topicd.disk.fs import Fs, tmp_path
 from topicd.frames import FrameFlag
 from topicd.shards.storage.segment.index import ENTRY_BYTES, FLAGS_AT, entry_at, offset_at
 from topicd.shards.storage.segment.info import SegmentInfo
-from topicd.shards.storage.segment.names import CUT, DATA, DEL, IDX, TAGS, read_index, segment_file
+from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS
+from topicd.shards.storage.segment.places import list_files, resolve
 
 _MORE = int(FrameFlag.MORE)
 
@@ -19,22 +19,21 @@ def clear_debris(fs: Fs, topic_dir: Path, last: SegmentInfo | None) -> None:
     """last: the topic's newest segment, if it has one."""
     if not fs.exists(topic_dir):
         return
-    for name in fs.listdir(topic_dir):
-        parsed = paths.parse_segment(name.removesuffix(TMP_SUFFIX))
-        if parsed is not None and parsed[1] != CUT and (last is None or parsed[0] > last.first_seq):
-            fs.unlink(topic_dir / name)
+    for listed in list_files(fs, topic_dir):
+        if last is None or listed.first_seq > last.first_seq:
+            fs.unlink(listed.path)
     if last is not None and not last.sealed:
-        seal = segment_file(topic_dir, last.first_seq, TAGS)
+        seal = resolve(topic_dir, last.first_seq).file(TAGS)
         for path in (seal, tmp_path(seal)):
             fs.unlink(path, missing_ok=True)
-        _cut(fs, segment_file(topic_dir, last.first_seq, DATA), last.data_bytes)
-        _cut(fs, segment_file(topic_dir, last.first_seq, IDX), last.count * ENTRY_BYTES)
+        _cut(fs, resolve(topic_dir, last.first_seq).file(DATA), last.data_bytes)
+        _cut(fs, resolve(topic_dir, last.first_seq).file(IDX), last.count * ENTRY_BYTES)
     fs.sync_dir(topic_dir)
 
 
 def cut_open_batch(fs: Fs, topic_dir: Path, active: SegmentInfo) -> SegmentInfo | None:
     """The newest segment without the batch at its end whose last frame never came; None: nothing is left of it."""
-    index = read_index(fs, topic_dir, active.first_seq)
+    index = resolve(topic_dir, active.first_seq).read_index(fs)
     count = active.count
     while count and index[(count - 1) * ENTRY_BYTES + FLAGS_AT] & _MORE:
         count -= 1
@@ -42,13 +41,13 @@ def cut_open_batch(fs: Fs, topic_dir: Path, active: SegmentInfo) -> SegmentInfo 
         return active
     if not count:
         for part in (DATA, IDX, DEL):
-            fs.unlink(segment_file(topic_dir, active.first_seq, part), missing_ok=True)
+            fs.unlink(resolve(topic_dir, active.first_seq).file(part), missing_ok=True)
         fs.sync_dir(topic_dir)
         return None
     active.data_bytes, active.last_ts, active.count = offset_at(index, count), entry_at(index, count - 1).ts, count
     # The index first: it never names what the data has not.
-    _cut(fs, segment_file(topic_dir, active.first_seq, IDX), count * ENTRY_BYTES)
-    _cut(fs, segment_file(topic_dir, active.first_seq, DATA), active.data_bytes)
+    _cut(fs, resolve(topic_dir, active.first_seq).file(IDX), count * ENTRY_BYTES)
+    _cut(fs, resolve(topic_dir, active.first_seq).file(DATA), active.data_bytes)
     return active
 
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from topicd._native import core
 from topicd.disk.fs import File, Fs
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.segment.names import DEL, segment_file
+from topicd.shards.storage.segment.names import DEL
+from topicd.shards.storage.segment.places import resolve
 
 _RANGE = struct.Struct("<QQ")
 _CHECKSUM = struct.Struct("<Q")
@@ -52,7 +53,7 @@ def write_marks(fs: Fs, topic_dir: Path, first_seq: int, packed: bytes, *, again
     """Append without syncing the bytes; the caller syncs and closes the file. again: an earlier sync failed, and the
     kernel may have dropped marks that it still shows: all are written once more."""
     with _lock(topic_dir, first_seq):
-        file = fs.open(segment_file(topic_dir, first_seq, DEL), write=True, create=True)
+        file = fs.open(resolve(topic_dir, first_seq).file(DEL), write=True, create=True)
         try:
             size = file.size()
             if size == 0:
@@ -94,7 +95,7 @@ def parse_marks(raw: bytes, first_seq: int) -> Marks:
 
 def load_marks(fs: Fs, topic_dir: Path, first_seq: int) -> Marks:
     """Every mark that can be believed. A torn tail is cut, or later marks would stand behind it."""
-    file = fs.open(segment_file(topic_dir, first_seq, DEL), write=True)
+    file = fs.open(resolve(topic_dir, first_seq).file(DEL), write=True)
     try:
         marks = parse_marks(file.pread(file.size(), 0), first_seq)
         if marks.end != marks.size:
@@ -107,7 +108,7 @@ def load_marks(fs: Fs, topic_dir: Path, first_seq: int) -> Marks:
 
 def drop_marks(fs: Fs, topic_dir: Path, first_seq: int, gone: Ranges) -> bool:
     """Remove the marks if every one speaks of records that are gone; False if some do not."""
-    path = segment_file(topic_dir, first_seq, DEL)
+    path = resolve(topic_dir, first_seq).file(DEL)
     with _lock(topic_dir, first_seq):
         if fs.exists(path):
             marks = load_marks(fs, topic_dir, first_seq)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from topicd.disk.fs import Fs
-from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, segment_file
+from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS
+from topicd.shards.storage.segment.places import resolve
 
 _STEPS = ((TAGS, IDX), (DATA,), (DEL,))
 
@@ -26,5 +27,5 @@ def drop_segments(fs: Fs, topic_dir: Path, first_seqs: Sequence[int]) -> None:
     for parts in _STEPS:
         for first_seq in first_seqs:
             for part in parts:
-                fs.unlink(segment_file(topic_dir, first_seq, part), missing_ok=True)
+                fs.unlink(resolve(topic_dir, first_seq).file(part), missing_ok=True)
         fs.sync_dir(topic_dir)

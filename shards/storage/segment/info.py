@@ -28,7 +28,7 @@ class SegmentInfo:
         return self.first_seq + self.count - 1
 
 
-class Damage(NamedTuple):
+class SegmentDamage(NamedTuple):
     """Stored bytes that cannot be believed. first_seq..last_seq are the records concerned."""
 
     path: Path
@@ -62,7 +62,7 @@ class LoadedSegments:
 
     segments: list[SegmentInfo] = field(default_factory=list)  # ascending
     marks: dict[int, Ranges] = field(default_factory=dict)  # first_seq of segment -> dead seqs in it
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[SegmentDamage] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)  # seqs between segments that none covers
     cuts: list[Cut] = field(default_factory=list)
     torn_bytes: int = 0  # tail of a crash, cut off the active segment

@@ -5,8 +5,8 @@ Order: data written, data synced, names synced, index written; seals come last, 
 same topic starts when the earlier one is durable, so a segment that has a successor is whole. After a failed sync
 the kernel may have dropped the bytes: only a job that writes them again makes them durable.
 
-The file work is said in steps (steps.py) and done in a few calls, whatever the number of files: the thread that runs
-this shares the interpreter's lock with an event loop, and each call of its own would have to get it back.
+The file work is said in steps (topicd/disk/steps.py) and done in a few calls, whatever the number of files: the thread
+that runs this shares the interpreter's lock with an event loop, and each call of its own would have to get it back.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from topicd.disk.steps import Chain, Failure, MakeDir, Put, Rename, Step, SyncDi
 from topicd.errors import StorageCorrupt, StorageFailed, TopicdError
 from topicd.shards.storage.segment.deletions import pack_marks, write_marks
 from topicd.shards.storage.segment.index import ENTRY_BYTES
-from topicd.shards.storage.segment.info import Damage, SegmentInfo
-from topicd.shards.storage.segment.names import DATA, IDX, segment_path
+from topicd.shards.storage.segment.info import SegmentDamage, SegmentInfo
+from topicd.shards.storage.segment.names import DATA, IDX
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.seal import Seals, Written, prepare_seal
 
 # Above this many files one sync of the filesystem is cheaper than a sync of each.
@@ -64,7 +65,7 @@ class JobResult:
     stored: bool = False  # data is durable, index is written (or: the marks are durable)
     sealed: SegmentInfo | None = None
     error: OSError | TopicdError | None = None  # also set when it is stored but could not be sealed
-    damage: list[Damage] = field(default_factory=list)  # found while sealing
+    damage: list[SegmentDamage] = field(default_factory=list)  # found while sealing
 
     @property
     def errno(self) -> int | None:
@@ -87,7 +88,7 @@ class _Work(Generic[J]):
         self.job: J = job
         # Text: making a Path takes longer than opening a file.
         self.place = str(job.topic_dir)
-        self.segment = segment_path(self.place, job.first_seq, "")  # and which of its files
+        self.segment = resolve(self.place, job.first_seq).text("")  # and which of its files
         self.result = JobResult()
         self.file: File | None = None
 

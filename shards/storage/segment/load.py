@@ -10,8 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from topicd import paths
-from topicd.disk.fs import TMP_SUFFIX, Fs
+from topicd.disk.fs import Fs
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.active import ActiveSegment
 from topicd.shards.storage.segment.deletions import load_marks
@@ -24,8 +23,9 @@ from topicd.shards.storage.segment.index import (
     flagged,
     tiled_entries,
 )
-from topicd.shards.storage.segment.info import Damage, LoadedSegments, SegmentInfo
-from topicd.shards.storage.segment.names import CUT, DATA, DEL, IDX, TAGS, map_file, read_index, segment_file
+from topicd.shards.storage.segment.info import LoadedSegments, SegmentDamage, SegmentInfo
+from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS
+from topicd.shards.storage.segment.places import list_files, resolve
 from topicd.shards.storage.segment.rewrite import finish_rewrite
 from topicd.shards.storage.segment.seal import seal_segment
 from topicd.shards.storage.segment.tags import Seal, read_seal
@@ -66,14 +66,11 @@ class _Loader:
     def _list(self) -> dict[int, set[str]]:
         parts: dict[int, set[str]] = {}
         unfinished: set[int] = set()
-        for name in self._fs.listdir(self._dir):
-            parsed = paths.parse_segment(name.removesuffix(TMP_SUFFIX))
-            if parsed is None or parsed[1] == CUT:
-                continue
-            if name.endswith(TMP_SUFFIX):
-                unfinished.add(parsed[0])
+        for listed in list_files(self._fs, self._dir):
+            if listed.unfinished:
+                unfinished.add(listed.first_seq)
             else:
-                parts.setdefault(parsed[0], set()).add(parsed[1])
+                parts.setdefault(listed.first_seq, set()).add(listed.part)
         for first in unfinished:
             finish_rewrite(self._fs, self._dir, first)
         return parts
@@ -100,7 +97,7 @@ class _Loader:
         else:
             info, gone = self._seal_late(first, have, seal, following)
         if marks:
-            index = map_file(self._fs, segment_file(self._dir, first, IDX))
+            index = resolve(self._dir, first).map(self._fs, IDX)
             _count_dead(info, index, marks)
             inside = Ranges(marks.within(first, info.last_seq))
             inside.update(gone)
@@ -125,12 +122,12 @@ class _Loader:
         first, last = seal.first_seq, seal.first_seq + seal.count - 1
         size = self._size(first, DATA)
         if size != seal.data_bytes:
-            index = map_file(self._fs, segment_file(self._dir, first, IDX))
+            index = resolve(self._dir, first).map(self._fs, IDX)
             lost = first + entries_within(index, seal.count, size)
             what = f"has {size} bytes, its seal says {seal.data_bytes}"
             self._damage(first, DATA, lost, last, what, repaired=lost > last)
         if seal.damaged:
-            index = map_file(self._fs, segment_file(self._dir, first, IDX))
+            index = resolve(self._dir, first).map(self._fs, IDX)
             for a, b in flagged(index, first, DAMAGED):
                 self._damage(first, DATA, a, b, "frames could not be read when it was sealed")
         return _info(seal)
@@ -139,7 +136,7 @@ class _Loader:
         self, first: int, have: set[str], seal: Seal | None, following: int | None
     ) -> tuple[SegmentInfo, Ranges]:
         """Derived files from the data. What seal or index counted and the data does not show is lost."""
-        index = read_index(self._fs, self._dir, first)
+        index = resolve(self._dir, first).read_index(self._fs)
         claimed = first + tiled_entries(index) - 1 if seal is None else first + seal.count - 1
         gone = Ranges(flagged(index, first, GONE)) if seal is None else seal.gone
         sealed = seal_segment(
@@ -165,7 +162,7 @@ class _Loader:
         if count == 0:
             # What an interrupted drop leaves.
             for part in (TAGS, IDX, DEL):
-                self._fs.unlink(segment_file(self._dir, first, part), missing_ok=True)
+                self._fs.unlink(resolve(self._dir, first).file(part), missing_ok=True)
             return None
         self._damage(first, DATA, first, first + count - 1, "the data file is missing")
         if seal is None:
@@ -186,13 +183,13 @@ class _Loader:
 
     def _size(self, first: int, part: str) -> int:
         try:
-            return self._fs.size(segment_file(self._dir, first, part))
+            return self._fs.size(resolve(self._dir, first).file(part))
         except FileNotFoundError:
             return -1
 
     def _damage(self, segment: int, part: str, first: int, last: int, what: str, *, repaired: bool = False) -> None:
-        path = segment_file(self._dir, segment, part)
-        self._report.damage.append(Damage(path, first, last, what, repaired))
+        path = resolve(self._dir, segment).file(part)
+        self._report.damage.append(SegmentDamage(path, first, last, what, repaired))
 
 
 def _info(seal: Seal) -> SegmentInfo:

@@ -11,7 +11,8 @@ from topicd.disk.fs import Fs
 from topicd.model import TagMatch
 from topicd.shards.storage.segment.index import offset_at
 from topicd.shards.storage.segment.info import SegmentInfo
-from topicd.shards.storage.segment.names import IDX, map_file, segment_file
+from topicd.shards.storage.segment.names import IDX
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reader import SegmentReader
 from topicd.shards.storage.segment.tags import TagTable
 
@@ -28,7 +29,7 @@ class SegmentLookup:
     def open(self) -> SegmentLookup:
         """StorageCorrupt if the tag table fails its checksum."""
         try:
-            self._index = map_file(self._fs, segment_file(self._dir, self.info.first_seq, IDX))
+            self._index = resolve(self._dir, self.info.first_seq).map(self._fs, IDX)
         except FileNotFoundError:
             self._index = memoryview(b"")
         self._table.open()

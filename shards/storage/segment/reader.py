@@ -29,7 +29,8 @@ from topicd.shards.storage.segment.index import (
     offset_at,
 )
 from topicd.shards.storage.segment.info import SegmentInfo
-from topicd.shards.storage.segment.names import DATA, IDX, map_file, segment_file, segment_path, topic_id_of
+from topicd.shards.storage.segment.names import DATA, IDX, topic_id_of
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import APPEND, reindex
 from topicd.shards.storage.segment.tags import Seal, TagTable, pack_tags, read_seal
 
@@ -64,9 +65,10 @@ class SegmentReader:
             if self._mapped:
                 self._map()
             else:
-                index = self._fs.open(segment_path(self._dir, self._info.first_seq, IDX))
+                place = resolve(self._dir, self._info.first_seq)
+                index = place.open(self._fs, IDX)
                 try:
-                    self._files = (index, self._fs.open(segment_path(self._dir, self._info.first_seq, DATA)))
+                    self._files = (index, place.open(self._fs, DATA))
                 except BaseException:
                     index.close()
                     raise
@@ -77,7 +79,8 @@ class SegmentReader:
     def _map(self) -> None:
         # Index, data, seal: a rewrite changes the seal, then the data, then the index. Opened in this order a pair
         # that does not match is one whose index the seal does not vouch for.
-        index, data = map_file(self._fs, self._path(IDX)), map_file(self._fs, self._path(DATA))
+        place = resolve(self._dir, self._info.first_seq)
+        index, data = place.map(self._fs, IDX), place.map(self._fs, DATA)
         index = self._believed_index(index, data)
         if len(index) != self._info.count * ENTRY_BYTES:
             raise self._corrupt(self._info.first_seq, self._info.last_seq, "the index has a wrong size")
@@ -291,7 +294,7 @@ class SegmentReader:
         return self._files
 
     def _path(self, part: str) -> Path:
-        return segment_file(self._dir, self._info.first_seq, part)
+        return resolve(self._dir, self._info.first_seq).file(part)
 
     def _corrupt(self, first: int, last: int, what: str) -> StorageCorrupt:
         path = self._path(DATA)

@@ -10,17 +10,15 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from topicd._native import core
 from topicd._native.interface import Run
+from topicd.frames import TOPIC_ID_AT, TYPE_AT, FrameType, core
 from topicd.limits import FRAME_OVERHEAD, MAX_FRAME
 from topicd.shards.storage.segment.index import ENTRY_BYTES, damaged_entries, entry_at, entry_count, gone_entries
 
-APPEND = 1
-_TOPIC_AT = 6
-_TYPE_AT = 4
+APPEND = int(FrameType.APPEND)
 _SEARCH_CHUNK = 1 << 20
-# A length that fits, a type that exists, flags that exist.
-_ANY_FRAME = re.compile(rb"[\x00-\xff]{2}[\x00-\x10]\x00[\x01-\x0f][\x00-\x1f]")
+# A length that fits, a type and flags that the codec takes.
+_ANY_FRAME = re.compile(rb"[\x00-\xff]{2}[\x00-\x10]\x00[\x01-\x3f][\x00-\x1f]")
 
 
 class Rebuilt(NamedTuple):
@@ -92,13 +90,13 @@ def next_frame(view: memoryview, start: int, topic_id: int | None) -> int | None
     if topic_id is None:
         pattern, ahead = _ANY_FRAME, 0
     else:
-        pattern, ahead = re.compile(re.escape(topic_id.to_bytes(8, "little"))), _TOPIC_AT
+        pattern, ahead = re.compile(re.escape(topic_id.to_bytes(8, "little"))), TOPIC_ID_AT
     for at in range(start + ahead, len(view), _SEARCH_CHUNK):
         chunk = bytes(view[at : at + _SEARCH_CHUNK + FRAME_OVERHEAD])
         found = pattern.search(chunk)
         while found is not None and found.start() < _SEARCH_CHUNK:
             frame = at + found.start() - ahead
-            if (topic_id is None or view[frame + _TYPE_AT] == APPEND) and _valid(view, frame):
+            if (topic_id is None or view[frame + TYPE_AT] == APPEND) and _valid(view, frame):
                 return frame
             found = pattern.search(chunk, found.start() + 1)
     return None
@@ -110,14 +108,14 @@ def _valid(view: memoryview, at: int) -> bool:
     return size <= MAX_FRAME and end <= len(view) and core.scan_frames(view, at, end).end == end
 
 
-class Tail(NamedTuple):
+class ScannedTail(NamedTuple):
     entries: bytes  # of the believed frames from `start` on
     end: int  # behind the last believed frame
     behind: int  # last seq of valid frames behind the first bad one; 0: none, the tail is torn
     jumps: bool  # valid frames follow without bad bytes, but their seqs jump: the segment was rewritten
 
 
-def scan_tail(view: memoryview, start: int, seq: int, topic_id: int | None) -> Tail:
+def scan_tail(view: memoryview, start: int, seq: int, topic_id: int | None) -> ScannedTail:
     """Frames from start on, the first of which must be seq, up to the first that cannot be believed."""
     scan = core.scan_frames(view, start, len(view))
     runs = [run for run in scan.runs if run.type == APPEND and topic_id in {None, run.topic_id}]
@@ -127,7 +125,7 @@ def scan_tail(view: memoryview, start: int, seq: int, topic_id: int | None) -> T
         end, seq, topic_id = first.end, seq + first.count, first.topic_id
     entries = core.index_entries(view, start, end, start) if end > start else b""
     jumps = bool(runs) and runs[0].start == end and runs[0].first_seq > seq
-    return Tail(entries, end, _last_behind(view, end, topic_id), jumps)
+    return ScannedTail(entries, end, _last_behind(view, end, topic_id), jumps)
 
 
 def _last_behind(view: memoryview, end: int, topic_id: int | None) -> int:

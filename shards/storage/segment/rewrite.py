@@ -19,13 +19,14 @@ from typing import NamedTuple
 
 from topicd._native import core
 from topicd._native.interface import Buffer, Run
-from topicd.disk.fs import Fs, tmp_path, write_beside
+from topicd.disk.fs import Fs, map_file, tmp_path, write_beside
 from topicd.errors import StorageCorrupt
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import drop_marks
 from topicd.shards.storage.segment.index import ENTRY, GONE, entry_at, index_end
 from topicd.shards.storage.segment.info import SegmentInfo
-from topicd.shards.storage.segment.names import DATA, IDX, TAGS, map_file, segment_file
+from topicd.shards.storage.segment.names import DATA, IDX, TAGS
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import APPEND
 from topicd.shards.storage.segment.tags import Seal, pack_tags, read_seal
 
@@ -56,7 +57,7 @@ def rewrite_segment(fs: Fs, topic_dir: Path, info: SegmentInfo, dead: Ranges) ->
 
 def finish_rewrite(fs: Fs, topic_dir: Path, first_seq: int) -> None:
     """Roll a decided rewrite forward; remove the temporary files of one that was not."""
-    data, idx, tags = (segment_file(topic_dir, first_seq, part) for part in (DATA, IDX, TAGS))
+    data, idx, tags = (resolve(topic_dir, first_seq).file(part) for part in (DATA, IDX, TAGS))
     seal = read_seal(fs, topic_dir, first_seq) if fs.exists(tags) else None
     pending = [path for path in (data, idx) if fs.exists(tmp_path(path))]
     decided = [path for path in pending if seal is not None and _belongs(fs, path, seal)]
@@ -86,8 +87,8 @@ class _Copy(NamedTuple):
 
 def _copy_living(fs: Fs, topic_dir: Path, seal: Seal, gone: Ranges) -> _Copy:
     """The living part of the segment, every frame of it verified."""
-    path = segment_file(topic_dir, seal.first_seq, DATA)
-    view, index = map_file(fs, path), map_file(fs, segment_file(topic_dir, seal.first_seq, IDX))
+    place = resolve(topic_dir, seal.first_seq)
+    path, view, index = place.file(DATA), place.map(fs, DATA), place.map(fs, IDX)
     if core.xxh3_64(index) != seal.index_xxh3 or index_end(index) > len(view) or seal.damaged:
         raise _corrupt(path, seal.first_seq, seal.first_seq + seal.count - 1)
     spans: list[memoryview] = []
@@ -136,14 +137,14 @@ def _write_copy(fs: Fs, topic_dir: Path, old: Seal, gone: Ranges, copy: _Copy) -
     }
     try:
         for part, content in parts.items():
-            write_beside(fs, segment_file(topic_dir, first, part), content)
+            write_beside(fs, resolve(topic_dir, first).file(part), content)
         fs.sync_dir(topic_dir)
     except OSError:
         for part in parts:
             with suppress(OSError):
-                fs.unlink(tmp_path(segment_file(topic_dir, first, part)), missing_ok=True)
+                fs.unlink(tmp_path(resolve(topic_dir, first).file(part)), missing_ok=True)
         raise
-    tags = segment_file(topic_dir, first, TAGS)
+    tags = resolve(topic_dir, first).file(TAGS)
     fs.rename(tmp_path(tags), tags)
     return seal
 

@@ -27,8 +27,9 @@ from topicd.shards.storage.segment.index import (
     flagged,
     gone_entries,
 )
-from topicd.shards.storage.segment.info import Damage, SegmentInfo
-from topicd.shards.storage.segment.names import DATA, IDX, TAGS, map_file, read_index, segment_file, topic_id_of
+from topicd.shards.storage.segment.info import SegmentDamage, SegmentInfo
+from topicd.shards.storage.segment.names import DATA, IDX, TAGS, topic_id_of
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import APPEND, Rebuilt, reindex
 from topicd.shards.storage.segment.tags import Seal, pack_tags
 
@@ -38,7 +39,7 @@ _TAG = int(FrameFlag.TAG)
 class Sealed(NamedTuple):
     info: SegmentInfo
     gone: Ranges
-    damage: list[Damage]
+    damage: list[SegmentDamage]
 
 
 class Written(NamedTuple):
@@ -95,15 +96,15 @@ def prepare_seal(
         frames, found = written
         rebuilt = Rebuilt(found, [], sum(map(len, frames)), 0)
     else:
-        view = map_file(fs, segment_file(topic_dir, first_seq, DATA))
-        frames, found = [view], read_index(fs, topic_dir, first_seq)
+        view = resolve(topic_dir, first_seq).map(fs, DATA)
+        frames, found = [view], resolve(topic_dir, first_seq).read_index(fs)
         rebuilt = _checked_index(view, first_seq, topic_id_of(topic_dir), gone or Ranges(), last_seq)
     index = rebuilt.entries
     if index == found:
         if synced:
             _sync_index(fs, topic_dir, first_seq)
     else:
-        replace_file(fs, segment_file(topic_dir, first_seq, IDX), [index])
+        replace_file(fs, resolve(topic_dir, first_seq).file(IDX), [index])
     info = _info(index, first_seq, sum(map(len, frames)), created_ms)
     seal = Seal(
         first_seq=first_seq,
@@ -116,17 +117,17 @@ def prepare_seal(
         index_xxh3=core.xxh3_64(index),
         gone=Ranges(flagged(index, first_seq, GONE)),
     )
-    path = segment_file(topic_dir, first_seq, DATA)
-    damage = [Damage(path, first, last, "frames cannot be read") for first, last in rebuilt.damaged]
+    path = resolve(topic_dir, first_seq).file(DATA)
+    damage = [SegmentDamage(path, first, last, "frames cannot be read") for first, last in rebuilt.damaged]
     if rebuilt.bad_tail:
         what = f"{rebuilt.bad_tail} bytes behind the last record belong to none"
-        damage.append(Damage(path, info.last_seq + 1, info.last_seq, what, repaired=True))
+        damage.append(SegmentDamage(path, info.last_seq + 1, info.last_seq, what, repaired=True))
     tags = pack_tags(seal, _tags(frames, index, rebuilt))
-    return Seals(Sealed(info, seal.gone, damage), segment_file(topic_dir, first_seq, TAGS), tags)
+    return Seals(Sealed(info, seal.gone, damage), resolve(topic_dir, first_seq).file(TAGS), tags)
 
 
 def _sync_index(fs: Fs, topic_dir: Path, first_seq: int) -> None:
-    file = fs.open(segment_file(topic_dir, first_seq, IDX), write=True)
+    file = fs.open(resolve(topic_dir, first_seq).file(IDX), write=True)
     try:
         file.sync_data()
     finally:

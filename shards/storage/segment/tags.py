@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from topicd._native import core
-from topicd.disk.fs import Fs
+from topicd.disk.fs import Fs, map_file
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.model import TagMatch
 from topicd.shards.storage.ranges import Ranges
-from topicd.shards.storage.segment.names import TAGS, map_file, segment_file
+from topicd.shards.storage.segment.names import TAGS
+from topicd.shards.storage.segment.places import resolve
 
 MAGIC = b"TTAG"
 VERSION = 1
@@ -129,7 +130,7 @@ def _pack_header(seal: Seal) -> bytes:
 
 def read_seal(fs: Fs, topic_dir: Path, first_seq: int) -> Seal | None:
     """The header; None if it cannot be believed; FormatError if it is whole but of an unknown version."""
-    path = segment_file(topic_dir, first_seq, TAGS)
+    path = resolve(topic_dir, first_seq).file(TAGS)
     file = fs.open(path)
     try:
         raw = file.pread(_READ_AHEAD, 0)
@@ -172,7 +173,7 @@ class TagTable:
 
     def __init__(self, fs: Fs, topic_dir: Path, first_seq: int) -> None:
         self._fs = fs
-        self._path = segment_file(topic_dir, first_seq, TAGS)
+        self._path = resolve(topic_dir, first_seq).file(TAGS)
         self._first_seq = first_seq
         self._seal: Seal | None = None
         self._view = memoryview(b"")

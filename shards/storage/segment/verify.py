@@ -14,15 +14,16 @@ from topicd.disk.fs import Fs, read_all
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.shards.storage.segment.deletions import parse_marks
 from topicd.shards.storage.segment.index import DAMAGED, ENTRY_BYTES, entry_at, entry_count, flagged, tiled_entries
-from topicd.shards.storage.segment.info import Damage
-from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, map_file, read_index, segment_file, topic_id_of
+from topicd.shards.storage.segment.info import SegmentDamage
+from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import Rebuilt, reindex
 from topicd.shards.storage.segment.tags import Seal, TagTable, read_seal
 
 _MARKS_MAX = 1 << 32
 
 
-def verify_segment(fs: Fs, topic_dir: Path, first_seq: int) -> list[Damage]:
+def verify_segment(fs: Fs, topic_dir: Path, first_seq: int) -> list[SegmentDamage]:
     """Everything that is wrong with the segment; `repaired` marks what a load would put right without a loss."""
     return _Check(fs, topic_dir, first_seq).run()
 
@@ -32,17 +33,17 @@ class _Check:
         self._fs = fs
         self._dir = topic_dir
         self._first = first_seq
-        self._found: list[Damage] = []
+        self._found: list[SegmentDamage] = []
 
-    def run(self) -> list[Damage]:
+    def run(self) -> list[SegmentDamage]:
         seal = self._seal()
-        index = read_index(self._fs, self._dir, self._first)
+        index = resolve(self._dir, self._first).read_index(self._fs)
         counted = seal.count if seal else tiled_entries(index)
         last = self._first + counted - 1
         if not self._fs.exists(self._path(DATA)):
             self._note(DATA, self._first, last, "the data file is missing")
             return self._found
-        view = map_file(self._fs, self._path(DATA))
+        view = resolve(self._dir, self._first).map(self._fs, DATA)
         rebuilt = reindex(view, self._first, topic_id_of(self._dir), last)
         self._data(seal, view, rebuilt, last)
         self._index(seal, index, rebuilt)
@@ -98,7 +99,7 @@ class _Check:
                 self._note(DEL, self._first, self._first, f"{marks.bad} deletion marks cannot be read")
 
     def _note(self, part: str, first: int, last: int, what: str, *, repaired: bool = False) -> None:
-        self._found.append(Damage(self._path(part), first, last, what, repaired))
+        self._found.append(SegmentDamage(self._path(part), first, last, what, repaired))
 
     def _path(self, part: str) -> Path:
-        return segment_file(self._dir, self._first, part)
+        return resolve(self._dir, self._first).file(part)

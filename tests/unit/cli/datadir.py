@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from topicd import paths
-from topicd.disk import envelope
+from topicd.disk import envelope, identity
 from topicd.disk.fs import RealFs
 from topicd.frames import FrameType, control_frame, core
 from topicd.model import TopicConfig
 from topicd.paths import DataDir
 from topicd.shards.storage import walfile
 from topicd.shards.storage.segment.deletions import append_marks
-from topicd.shards.storage.segment.names import DATA, IDX, segment_file
+from topicd.shards.storage.segment.names import DATA, IDX
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.seal import seal_segment
 from topicd.shards.storage.snapshot import SnapshotStore
-from topicd.supervisor import identity
 
 SEED = 7
 TS = 1_700_000_000_000
@@ -50,9 +50,9 @@ class Built:
         directory.mkdir(parents=True, exist_ok=True)
         datas = [b"record %d" % seq for seq in range(first_seq, first_seq + count)]
         content = frames(topic_id, first_seq, datas, tag)
-        path = segment_file(directory, first_seq, DATA)
+        path = resolve(directory, first_seq).file(DATA)
         path.write_bytes(content)
-        segment_file(directory, first_seq, IDX).write_bytes(core.index_entries(content, 0, len(content), 0))
+        resolve(directory, first_seq).file(IDX).write_bytes(core.index_entries(content, 0, len(content), 0))
         if sealed:
             seal_segment(self.fs, directory, first_seq)
         return path
@@ -60,7 +60,7 @@ class Built:
     def marks(self, topic_id: int, first_seq: int, *ranges: tuple[int, int]) -> Path:
         directory = self.data.topic(topic_id)
         append_marks(self.fs, directory, first_seq, ranges)
-        return segment_file(directory, first_seq, "del")
+        return resolve(directory, first_seq).file("del")
 
     def damage_record(self, data: Path, text: bytes) -> None:
         """Flip a byte of the record with that data."""

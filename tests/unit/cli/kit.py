@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 
 from tests.support.fakeserver import FakeServer, Request
 from topicd.cli.main import main
-from topicd.ipc.protocol.wire import ANSWER, Op, map_message
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import ANSWER, map_message
 
 GOLDEN = Path(__file__).parent / "golden"
 CLEARED = ("TOPICD_SOCKET", "COLUMNS", "NO_COLOR", "TOPICCTL_DEBUG", "XDG_RUNTIME_DIR")

@@ -18,9 +18,9 @@ from topicd import errors
 from topicd.cli.app import Verb
 from topicd.cli.exits import EXIT_OF, Exit, as_cli_error, exit_of
 from topicd.cli.main import root_command
-from topicd.client.records import Gap, RecordsMissed
+from topicd.client.core.records import Gap, RecordsMissed
 from topicd.errors import TopicdError
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.model import Tombstone
 
 

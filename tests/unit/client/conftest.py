@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import topicd
 from tests.support.fakeserver import FakeServer
-from topicd.client.backoff import Tempo
+from topicd.ipc.protocol.retry import Tempo
 
 # Pauses between attempts are needed for nothing here but politeness.
 QUICK = Tempo(random=lambda: 1.0)

@@ -15,7 +15,7 @@ import topicd.client
 from tests.support.fakeserver import FakeServer
 
 PAGE = Path(__file__).parents[3] / "docs" / "client.md"
-MODULES = [f"topicd.client.{module.name}" for module in pkgutil.iter_modules(topicd.client.__path__)]
+MODULES = [module.name for module in pkgutil.walk_packages(topicd.client.__path__, "topicd.client.")]
 
 
 def test_every_snippet_of_the_page_runs_in_order(

@@ -14,7 +14,7 @@ import pytest
 import topicd
 import topicd.aio
 from tests.support.fakeserver import FakeServer, Request
-from topicd.client.watch import Watch
+from topicd.client.blocking.watch import Watch
 from topicd.errors import TopicdError
 from topicd.ipc.protocol.wire import HEADER
 
@@ -64,7 +64,7 @@ def unsettle(server: FakeServer, seed: int) -> None:
 def test_the_blocking_face_raises_only_what_it_promises(client: topicd.Client, server: FakeServer, seed: int) -> None:
     client.publish_many("t", [(b"data", "tag", "node", {"m": 1})] * 5)
     with topicd.connect(server.path, timeout=5) as client:
-        client._engine.timeout = 0.03
+        client._caller.timeout = 0.03
         unsettle(server, seed)
         calls: list[Callable[[], object]] = [
             lambda: client.publish("t", b"x"),
@@ -95,7 +95,7 @@ def test_the_asyncio_face_raises_only_what_it_promises(client: topicd.Client, se
 
     async def main() -> None:
         async with await topicd.aio.connect(server.path, timeout=5) as client:
-            client._engine.timeout = 0.03
+            client._caller.timeout = 0.03
             unsettle(server, seed)
             for _ in range(3):
                 with contextlib.suppress(TopicdError):

@@ -13,8 +13,10 @@ import pytest
 
 from topicd.errors import FormatError
 from topicd.ipc import control
-from topicd.ipc.control import BootInfo, ControlChannel, OldInstance, process_index, process_name
+from topicd.ipc.control import BootInfo, ControlChannel, process_name
+from topicd.ipc.shardboot import DELIVERY, WAL, ShardBoot
 from topicd.limits import MAX_CONTROL_MESSAGE
+from topicd.paths import Instance
 
 
 @pytest.fixture
@@ -23,19 +25,23 @@ def ends() -> tuple[ControlChannel, ControlChannel]:
     return ours, ControlChannel(theirs)
 
 
-def boot_info() -> BootInfo:
-    return BootInfo(
-        kind=control.WAL,
+def shard_boot() -> ShardBoot:
+    return ShardBoot(
+        kind=WAL,
         index=1,
         instance="0123456789abcdef",
         run=3,
         wal_shards=2,
         delivery_shards=4,
-        settings={"log_level": "info", "ring_bytes": 4096},
-        bell_fds={"wal-00": 7, "dlv-03": 9},
+        bell_fds={"wal-00": 7, "wal-01": 12, "dlv-03": 9},
         wal_seed=2**64 - 1,
-        old_instance=OldInstance("fedcba9876543210", 8, 16),
+        old_instance=Instance("fedcba9876543210", 8, 16),
     )
+
+
+def boot_info() -> BootInfo:
+    settings = {"log_level": "info", "ring_bytes": 4096}
+    return BootInfo(WAL, 1, "0123456789abcdef", 3, settings, shard_boot().extras())
 
 
 def test_messages_arrive_in_order(ends: tuple[ControlChannel, ControlChannel]) -> None:
@@ -143,18 +149,30 @@ def test_boot_message_with_a_missing_field_is_a_format_error() -> None:
         BootInfo.from_wire(body)
 
 
-def test_names_and_bells_follow_kind_and_index() -> None:
-    assert process_name(control.WAL, 0) == "wal-00"
-    assert process_name(control.DELIVERY, 12) == "dlv-12"
-    assert process_index(control.WAL, 1, 4) == 1
-    assert process_index(control.DELIVERY, 1, 4) == 5
-    assert (boot_info().name, boot_info().bell_index) == ("wal-01", 1)
+def test_names_follow_kind_and_index() -> None:
+    assert process_name(WAL, 0) == "wal-00"
+    assert process_name(DELIVERY, 12) == "dlv-12"
+    assert boot_info().name == shard_boot().name == "wal-01"
+
+
+def test_a_shard_finds_in_its_boot_message_what_the_supervisor_put_there() -> None:
+    assert ShardBoot.of(boot_info()) == shard_boot()
+    nothing_left = shard_boot()._replace(old_instance=None)
+    assert ShardBoot.of(boot_info()._replace(extras=nothing_left.extras())) == nothing_left
+    assert [shard_boot().bell_word(name) for name in ("wal-00", "wal-01", "dlv-03")] == [0, 1, 2]
+
+
+def test_a_boot_message_that_is_none_of_a_shard_is_a_format_error() -> None:
+    with pytest.raises(FormatError, match="wal_seed"):
+        ShardBoot.of(boot_info()._replace(extras={"wal_shards": 1, "delivery_shards": 1, "bell_fds": {}}))
+    with pytest.raises(FormatError, match="port"):
+        ShardBoot.of(boot_info()._replace(extras={**shard_boot().extras(), "port": 80}))
 
 
 CHILD = """
 from topicd.ipc.control import attach_child
 channel, boot = attach_child()
-channel.send({"event": "serving", "name": boot.name, "seed": boot.wal_seed})
+channel.send({"event": "serving", "name": boot.name, "seed": boot.extras["wal_seed"]})
 """
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from topicd.errors import InvalidRequest, Throttled, from_wire
 from topicd.ipc.protocol import wire as protocol
-from topicd.ipc.protocol.wire import MessageReader, Op
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import MessageReader
 
 
 def cut(reader: MessageReader, raw: bytes) -> list[tuple[int, int, int, bytes]]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from topicd.cli.offline_check import SegmentJob
-from topicd.client.topics import TopicState
+from topicd.cli.offline.check import SegmentJob
+from topicd.client.core.answers import TopicState
 from topicd.model import TopicConfig
 from topicd.spark.pipelines import fsck, loss_audit
 from topicd.spark.pipelines.loss_audit import Bad, Seen, tiles_of

@@ -11,10 +11,10 @@ pa = pytest.importorskip("pyarrow")
 types = pytest.importorskip("pyspark.sql.types")
 
 from topicd._native import core  # noqa: E402
-from topicd.client.batch import Batch  # noqa: E402
-from topicd.client.serial import encode_many  # noqa: E402
-from topicd.client.wire import Fetched  # noqa: E402
+from topicd.client.core.batch import Batch  # noqa: E402
+from topicd.client.core.encode import encode_many  # noqa: E402
 from topicd.errors import InvalidRequest  # noqa: E402
+from topicd.ipc.protocol.codec import Fetched  # noqa: E402
 from topicd.spark.arrow import Shape, parse_json  # noqa: E402
 from topicd.spark.options import ReadOptions  # noqa: E402
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[3]
-STORAGE = Path("shards/storage")
 
 
 class Mutant(NamedTuple):
@@ -27,227 +26,259 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("small files: bytes not synced before the rename", "fs.py", "            file.sync()\n", ""),
+    Mutant("small files: bytes not synced before the rename", "topicd/disk/fs.py", "            file.sync()\n", ""),
     Mutant(
         "small files: name not synced",
-        "fs.py",
+        "topicd/disk/fs.py",
         "path, parts), path)\n    fs.sync_dir(path.parent)",
         "path, parts), path)",
     ),
     Mutant(
         "checkpoint: data not synced",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "    return [_data(work, sync=True), *named, _index(work)]",
         "    return [_data(work, sync=False), *named, _index(work)]",
     ),
     Mutant(
         "checkpoint: many files not synced",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "    _for_each_root(works, fs.sync_filesystem)\n    synced",
         "    synced",
     ),
     Mutant(
         "checkpoint: topic's name not synced",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "        _for_each_root(new, fs.sync_dir)",
         "        pass",
     ),
     Mutant(
         "checkpoint: topic's name not synced when few of many have one",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "    if len(_unfinished(topics, 0)) <= SINGLE_SYNCS:",
         "    if len(topics) <= SINGLE_SYNCS:",
     ),
     Mutant(
         "checkpoint: segment's name not synced",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "[_data(work, sync=True), *named, _index(work)]",
         "[_data(work, sync=True), _index(work)]",
     ),
     Mutant(
         "checkpoint: index before the sync",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "[_data(work, sync=True), *named, _index(work)]",
         "[_index(work), _data(work, sync=True), *named]",
     ),
     Mutant(
         "checkpoint: index of many before the sync",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "[[_data(work, sync=False)] for work in works]",
         "[[_data(work, sync=False), _index(work)] for work in works]",
     ),
     Mutant(
         "checkpoint: successors do not wait",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "        _store_many(fs, [topic[turn] for topic in left])\n        turn += 1",
         "        _store_many(fs, [work for topic in left for work in topic])\n        turn = 1_000_000",
     ),
     Mutant(
         "checkpoint: successors of a failure go on",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "len(topic) > turn and topic[before].result.error is None]",
         "len(topic) > turn]",
     ),
     Mutant(
         "checkpoint: successors of a failure are begun",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "    _store_few(fs, [topic[turn:] for topic in left])",
         "    for topic in left:\n        for work in topic[turn:]:\n            _store_few(fs, [[work]])",
     ),
     Mutant(
         "checkpoint: leftovers of a failure stay",
-        "steps.py",
+        "topicd/disk/steps.py",
         "            file.truncate(step.offset + length)",
         "            pass",
     ),
     Mutant(
         "checkpoint: a hole where bytes were stored",
-        "steps.py",
+        "topicd/disk/steps.py",
         "        if size < step.offset:",
         "        if False:",
     ),
     Mutant(
         "seals of a checkpoint: index not synced",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "    return [index, table] if sync else [table]",
         "    return [table]",
     ),
     Mutant(
         "seals of a checkpoint: bytes not synced before the rename",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "True, 0, seals.parts, sync)",
         "True, 0, seals.parts, False)",
     ),
     Mutant(
         "seals of a checkpoint: many not synced",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "        _for_each_root(list(made), fs.sync_filesystem)",
         "        pass",
     ),
     Mutant(
         "seals of a checkpoint: names not synced",
-        "checkpoint.py",
+        "shards/storage/segment/jobs.py",
         "    _sync_names(fs, [work for work in whole if work.result.ok])\n",
         "",
     ),
-    Mutant("seal: index not synced", "seal.py", "        _sync_index(fs, topic_dir, first_seq)", "        pass"),
+    Mutant(
+        "seal: index not synced",
+        "shards/storage/segment/seal.py",
+        "        _sync_index(fs, topic_dir, first_seq)",
+        "        pass",
+    ),
     Mutant(
         "marks: bytes not synced",
-        "deletions.py",
+        "shards/storage/segment/deletions.py",
         "        file.sync_data()\n    finally:\n        file.close()\n\n\ndef write",
         "        pass\n    finally:\n        file.close()\n\n\ndef write",
     ),
-    Mutant("marks: name not synced", "deletions.py", "                fs.sync_dir(topic_dir)", "                pass"),
+    Mutant(
+        "marks: name not synced",
+        "shards/storage/segment/deletions.py",
+        "                fs.sync_dir(topic_dir)",
+        "                pass",
+    ),
     Mutant(
         "marks: torn tail not cut",
-        "deletions.py",
+        "shards/storage/segment/deletions.py",
         "            file.truncate(marks.end)",
         "            pass",
     ),
     Mutant(
         "marks: dropped though they say more",
-        "deletions.py",
+        "shards/storage/segment/deletions.py",
         "                return False",
         "                pass",
     ),
     Mutant(
         "rewrite: copies' names not synced",
-        "rewrite.py",
+        "shards/storage/segment/rewrite.py",
         "        fs.sync_dir(topic_dir)\n    except OSError:",
         "    except OSError:",
     ),
     Mutant(
         "rewrite: decision not synced",
-        "rewrite.py",
+        "shards/storage/segment/rewrite.py",
         "        fs.sync_dir(topic_dir)\n        for path in decided:",
         "        for path in decided:",
     ),
     Mutant(
         "rewrite: swap not synced before the marks go",
-        "rewrite.py",
+        "shards/storage/segment/rewrite.py",
         "            fs.rename(tmp_path(path), path)\n        fs.sync_dir(topic_dir)",
         "            fs.rename(tmp_path(path), path)",
     ),
     Mutant(
         "rewrite: decided swap not finished at load",
-        "load.py",
+        "shards/storage/segment/load.py",
         "            finish_rewrite(self._fs, self._dir, first)",
         "            pass",
     ),
-    Mutant("drop: steps not synced", "drop.py", "        fs.sync_dir(topic_dir)", "        pass"),
-    Mutant("drop: marks before data", "drop.py", "((TAGS, IDX), (DATA,), (DEL,))", "((TAGS, IDX), (DEL,), (DATA,))"),
-    Mutant("drop: data before the seal", "drop.py", "((TAGS, IDX), (DATA,), (DEL,))", "((DATA,), (TAGS, IDX), (DEL,))"),
+    Mutant(
+        "drop: steps not synced", "shards/storage/segment/drop.py", "        fs.sync_dir(topic_dir)", "        pass"
+    ),
+    Mutant(
+        "drop: marks before data",
+        "shards/storage/segment/drop.py",
+        "((TAGS, IDX), (DATA,), (DEL,))",
+        "((TAGS, IDX), (DEL,), (DATA,))",
+    ),
+    Mutant(
+        "drop: data before the seal",
+        "shards/storage/segment/drop.py",
+        "((TAGS, IDX), (DATA,), (DEL,))",
+        "((DATA,), (TAGS, IDX), (DEL,))",
+    ),
     Mutant(
         "delete: rename not synced",
-        "topicdir.py",
+        "shards/storage/topic_dir.py",
         "        fs.sync_dir(topics_dir)\n\n\ndef finish",
         "        pass\n\n\ndef finish",
     ),
     Mutant(
         "delete: removal not synced",
-        "topicdir.py",
+        "shards/storage/topic_dir.py",
         "    if done:\n        fs.sync_dir(topics_dir)",
         "    if done:\n        pass",
     ),
     Mutant(
         "snapshot: old ones go first",
-        "snapshot.py",
+        "shards/storage/snapshot.py",
         "        envelope.save(self._fs",
         "        self._prune({number, self._newest_good} if number < 3 else {number})\n        envelope.save(self._fs",
     ),
     Mutant(
         "snapshot: directory's name not synced",
-        "snapshot.py",
+        "shards/storage/snapshot.py",
         "            self._fs.sync_dir(self._directory.parent)\n",
         "",
     ),
     Mutant(
         "snapshot: its parent's name not synced",
-        "snapshot.py",
+        "shards/storage/snapshot.py",
         "            self._fs.sync_dir(self._directory.parent.parent)\n",
         "",
     ),
     Mutant(
         "load: found records not synced",
-        "active.py",
+        "shards/storage/segment/active.py",
         "                file.sync_data()\n        finally:",
         "                pass\n        finally:",
     ),
-    Mutant("load: found names not synced", "active.py", "            self._fs.sync_dir(self._dir)\n", ""),
-    Mutant("load: found topic's name not synced", "active.py", "            self._fs.sync_dir(self._dir.parent)\n", ""),
+    Mutant(
+        "load: found names not synced",
+        "shards/storage/segment/active.py",
+        "            self._fs.sync_dir(self._dir)\n",
+        "",
+    ),
+    Mutant(
+        "load: found topic's name not synced",
+        "shards/storage/segment/active.py",
+        "            self._fs.sync_dir(self._dir.parent)\n",
+        "",
+    ),
     Mutant(
         "load: cut not synced",
-        "active.py",
+        "shards/storage/segment/active.py",
         "        file.sync_data()\n        report.torn_bytes",
         "        report.torn_bytes",
     ),
     Mutant(
         "load: last index entry trusted",
-        "active.py",
+        "shards/storage/segment/active.py",
         "        trusted = max(believed - 1, 0)",
         "        trusted = believed",
     ),
     Mutant(
         "load: index believed without tiling",
-        "active.py",
+        "shards/storage/segment/active.py",
         "        claimed = tiled_entries(index)",
         "        claimed = entry_count(index)",
     ),
     Mutant(
         "load: valid frames thrown away with the tail",
-        "active.py",
+        "shards/storage/segment/active.py",
         "        if found.tail.behind or claimed_last >= first_lost:",
         "        if False:",
     ),
     Mutant(
         "recovery: no search behind a bad frame",
-        "recover.py",
+        "shards/storage/segment/reindex.py",
         "        following = next_frame(view, scan.end + 1, topic_id)",
         "        following = None",
     ),
     Mutant(
         "reader: index believed without its checksum",
-        "reader.py",
+        "shards/storage/segment/reader.py",
         "        if seal is None or core.xxh3_64(index) == seal.index_xxh3:",
         "        if True:",
     ),
@@ -260,12 +291,22 @@ def killer(mutant: Mutant) -> str | None:
         copy = Path(scratch) / "copy"
         ignored = shutil.ignore_patterns(".git", ".venv", "var", "build", "*.egg-info")
         shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
-        target = copy / STORAGE / mutant.file
+        target = copy / mutant.file
         source = target.read_text()
         if source.count(mutant.old) != 1:
             raise SystemExit(f"{mutant.name}: {source.count(mutant.old)} places match in {mutant.file}")
         target.write_text(source.replace(mutant.old, mutant.new))
-        tests = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/unit/storage"]
+        tests = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "tests/unit/storage",
+            "tests/unit/disk",
+        ]
         done = subprocess.run(tests, cwd=copy, capture_output=True, check=False, text=True)
     if done.returncode == 0:
         return None

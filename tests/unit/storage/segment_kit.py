@@ -17,7 +17,7 @@ from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.info import LoadedSegments, SegmentInfo
 from topicd.shards.storage.segment.jobs import AppendJob, JobResult, SealJob, run_checkpoint
 from topicd.shards.storage.segment.load import load_segments
-from topicd.shards.storage.segment.names import segment_file
+from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reader import SegmentReader
 
 TOPICS = Path("/data/topics")
@@ -65,7 +65,7 @@ class Topic:
         return self.topics_dir / paths.topic_dir_name(self.topic_id)
 
     def file(self, part: str, first_seq: int | None = None) -> Path:
-        return segment_file(self.dir, self.segment if first_seq is None else first_seq, part)
+        return resolve(self.dir, self.segment if first_seq is None else first_seq).file(part)
 
     def job(self, count: int, seal: bool = False) -> AppendJob:
         """The next `count` records; the books move on as if it were stored."""

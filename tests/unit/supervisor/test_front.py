@@ -16,7 +16,7 @@ from tests.support.stub_harness import Link
 from topicd.errors import InvalidRequest
 from topicd.ipc import unixsock
 from topicd.ipc.protocol import wire as protocol
-from topicd.ipc.protocol.wire import Op
+from topicd.ipc.protocol.messages import Op
 from topicd.supervisor import front as front_module
 from topicd.supervisor.front import MAX_REQUEST, Front
 
@@ -64,7 +64,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     made.selector.close()
 
 
-HELLO = protocol.map_message(Op.HELLO, 1, {"version": 1})
+HELLO = protocol.map_message(Op.HELLO, 1, {"version": protocol.PROTOCOL_VERSION})
 PING = protocol.map_message(Op.PING, 2, {})
 
 

@@ -11,9 +11,9 @@ import pytest
 from topicd import paths
 from topicd.config import ConfigError
 from topicd.ipc import shm
-from topicd.ipc.control import OldInstance
 from topicd.ipc.ring import Ring
 from topicd.limits import MIB
+from topicd.paths import Instance
 from topicd.supervisor import memory
 from topicd.supervisor.memory import Memory
 
@@ -38,7 +38,7 @@ def test_all_regions_are_made_and_all_are_unlinked(made: Memory) -> None:
 
 
 def test_rings_are_there_only_if_all_was_made(made: Memory) -> None:
-    old = OldInstance(made.instance, 2, 3)
+    old = Instance(made.instance, 2, 3)
     assert not memory.has_rings(old)
     made.create()
     assert memory.has_rings(old)
@@ -49,7 +49,7 @@ def test_rings_are_there_only_if_all_was_made(made: Memory) -> None:
 def test_one_missing_ring_is_noticed(made: Memory) -> None:
     made.create()
     shm.unlink(paths.ring_shm(made.instance, 0, 2))
-    assert not memory.has_rings(OldInstance(made.instance, 2, 3))
+    assert not memory.has_rings(Instance(made.instance, 2, 3))
 
 
 def test_too_little_room_is_said_before_anything_is_made(made: Memory, monkeypatch: pytest.MonkeyPatch) -> None:

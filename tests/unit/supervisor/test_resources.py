@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from topicd.config import Settings
+from topicd.disk.datadir import LockHeld
 from topicd.ipc import shm, unixsock
-from topicd.supervisor.datadir import LockHeld
+from topicd.supervisor.kinds import KINDS, sockets_of
 from topicd.supervisor.resources import Resources
 
 SOCKETS = ["dlv-00.sock", "dlv-01.sock", "topicd.sock"]
@@ -22,12 +23,16 @@ def settings(root: Path, data: str = "data") -> Settings:
     return Settings(data_dir=root / data, run_dir=root / "run", wal_shards=1, delivery_shards=2, ring_bytes=2 << 20)
 
 
+def listen(resources: Resources, root: Path) -> socket.socket:
+    return resources.listen({}, sockets_of(KINDS, settings(root), resources.run_dir))
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[tuple[Resources, socket.socket]]:
     made = Resources(settings(tmp_path))
     made.take_lock()
-    made.open()
-    listener = made.listen({})
+    made.open([])
+    listener = listen(made, tmp_path)
     yield made, listener
     listener.close()
     made.close(clean=True)
@@ -48,10 +53,10 @@ def test_daemon_of_other_data_cannot_take_the_run_directory(
 ) -> None:
     second = Resources(settings(tmp_path, "other"))
     second.take_lock()
-    second.open()
+    second.open([])
     instance = second.identity.instance
     with pytest.raises(OSError, match="another process listens there"):
-        second.listen({})
+        listen(second, tmp_path)
     second.close(clean=True)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == SOCKETS
     assert shm.names_of(instance) == []
@@ -62,8 +67,8 @@ def test_sockets_of_shards_that_are_gone_are_swept(tmp_path: Path) -> None:
     (tmp_path / "run" / "dlv-07.sock").touch()
     made = Resources(settings(tmp_path))
     made.take_lock()
-    made.open()
-    with made.listen({}):
+    made.open([])
+    with listen(made, tmp_path):
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == SOCKETS
     made.close(clean=True)
     assert list((tmp_path / "run").iterdir()) == []
@@ -75,7 +80,7 @@ def test_who_connects_before_a_shard_runs_waits_in_its_queue(
     resources, _ = running
     with unixsock.connect(tmp_path / "run" / "dlv-01.sock", timeout=5.0) as client:
         client.sendall(b"early")
-        shard = socket.socket(fileno=os.dup(resources.listen_fd(1)))
+        shard = socket.socket(fileno=os.dup(resources.listen_fd("dlv-01")))
         with shard, shard.accept()[0] as accepted:
             assert accepted.recv(5) == b"early"
 
@@ -93,7 +98,7 @@ def test_close_may_be_called_twice_and_before_open(tmp_path: Path) -> None:
     made = Resources(settings(tmp_path))
     made.close(clean=True)
     made.take_lock()
-    made.open()
+    made.open([])
     made.close(clean=False)
     made.close(clean=False)
     for name in shm.names_of(made.identity.instance):

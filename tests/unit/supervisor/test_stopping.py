@@ -7,15 +7,17 @@ from typing import Any, cast
 
 import pytest
 
-from topicd.ipc.control import DELIVERY, WAL
 from topicd.supervisor.child import Child
+from topicd.supervisor.kinds import KINDS, Kind
 from topicd.supervisor.stopping import StopPlan
+
+WAL, DELIVERY = KINDS
 
 
 class Actor:
     """What a plan needs of a child."""
 
-    def __init__(self, kind: str, name: str) -> None:
+    def __init__(self, kind: Kind, name: str) -> None:
         self.kind, self.name = kind, name
         self.running = True
         self.abandoned = False

@@ -10,18 +10,16 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
-from topicd.client.records import Record
+from topicd.client.blocking.operations import Operations
+from topicd.client.core.records import Record
 from topicd.client.staging.names import commits_topic, create_internal
 from topicd.client.staging.plan import Staged
 from topicd.errors import Conflict, FormatError, InvalidRequest, TopicNotFound
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB
-
-if TYPE_CHECKING:
-    from topicd.client.client import Client
 
 PART_BYTES = 512 * KIB
 BATCHES_KEPT = 100  # Spark asks again for the last one, or the one before it
@@ -50,7 +48,7 @@ class Decision:
 
 
 class CommitLog:
-    def __init__(self, client: Client, query: str, *, ends: bool = False, topic: str = "") -> None:
+    def __init__(self, client: Operations, query: str, *, ends: bool = False, topic: str = "") -> None:
         """Of a query, or whatever the topic holds."""
         self.query = query
         self.ends = ends  # there is one batch and never another

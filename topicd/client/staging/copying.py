@@ -9,32 +9,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from topicd._native import core
-from topicd.client.backoff import Patience
-from topicd.client.batch import Batch
-from topicd.client.connection import Connection
+from topicd.client.blocking.connection import Connection
+from topicd.client.blocking.operations import Operations
+from topicd.client.core import requests
+from topicd.client.core.batch import Batch
 from topicd.client.staging.plan import Chunk, Piece
-from topicd.client.wire import number
 from topicd.errors import Conflict, TopicdError, TopicNotFound
-from topicd.frames import FLAGS_AT, FrameFlag
-from topicd.ipc.protocol.wire import COPIED, Op
+from topicd.frames import continue_batch
+from topicd.ipc.protocol.retry import Patience
+from topicd.ipc.protocol.wire import COPIED
 from topicd.limits import FETCH_BYTES_MAX, MIB
-
-if TYPE_CHECKING:
-    from topicd.client.client import Client
 
 WINDOW = 24
 FLYING_BYTES = 32 * MIB
-_MORE = int(FrameFlag.MORE)
 
 
 class StageReader:
     """Frames of one stage. Who begins at its beginning wants all of it, at the speed of files; who begins elsewhere
     wants a part, as a stage of many destinations has them. Neighbouring pieces go on where the last one ended."""
 
-    def __init__(self, client: Client, stage: str) -> None:
+    def __init__(self, client: Operations, stage: str) -> None:
         self._client = client
         self._stage = stage
         self._at = -1  # the last seq that was taken
@@ -100,10 +96,9 @@ class Near:
         for stage in dict.fromkeys(piece.stage for chunk in chunks for piece in chunk.pieces):
             if self._is_near(stage):
                 try:
-                    answer = self._connection.call(Op.OPEN, {"topic": stage, "create": False})
+                    self._ids[stage] = self._connection.ask(requests.open_topic(stage, create=False))
                 except TopicNotFound:
                     raise _lacking(stage, 0) from None
-                self._ids[stage] = number(answer, "topic_id")
 
     def ranges(self, chunk: Chunk) -> bytes | None:
         """None: the chunk has to travel."""
@@ -117,33 +112,31 @@ class Near:
 class Copier:
     """One destination's chunks."""
 
-    def __init__(self, client: Client, destination: str, producer_id: int) -> None:
+    def __init__(self, client: Operations, destination: str, producer_id: int) -> None:
         self._client = client
         self._destination = destination
         self._producer_id = producer_id
         self._readers: dict[str, StageReader] = {}
 
-    def where(self) -> tuple[int, int]:
-        """(topic id, number of the first chunk that is not stored); the topic is made if there is none."""
-        engine = self._client.engine
+    def where(self) -> requests.ProducerPlace:
+        """The number of the first chunk that is not stored; the topic is created if there is none."""
+        caller = self._client.caller
         while True:
-            engine.call(self._destination, Op.OPEN, {"topic": self._destination, "create": True})
-            request = {"topic": self._destination, "producer_id": self._producer_id}
+            caller.ask(requests.open_topic(self._destination, create=True))
             try:
-                answer = engine.call(self._destination, Op.PRODUCER, request)
+                return caller.ask(requests.producer_place(self._destination, self._producer_id))
             except TopicNotFound:
                 continue  # deleted in between
-            return number(answer, "topic_id"), number(answer, "expected")
 
     def release(self) -> None:
-        request = {"topic": self._destination, "producer_id": self._producer_id, "release": True}
-        self._client.engine.call(self._destination, Op.PRODUCER, request)
+        """The daemon need not remember the producer any more."""
+        self._client.caller.ask(requests.release_producer(self._destination, self._producer_id))
 
     def copy(self, topic_id: int, first_no: int, chunks: list[Chunk]) -> None:
         """Returns when all are acknowledged. Trouble that may pass is waited out, as long as something moves within
         the client's timeout. TopicNotFound: the topic of that id is gone."""
-        engine = self._client.engine
-        patience, best = Patience(engine.tempo, engine.timeout), 0
+        caller = self._client.caller
+        patience, best = Patience(caller.tempo, caller.timeout), 0
         while True:
             now_id, expected = self.where()
             if now_id != topic_id:
@@ -151,7 +144,7 @@ class Copier:
             if expected - first_no >= len(chunks):
                 return
             if expected > best:
-                patience, best = Patience(engine.tempo, engine.timeout), expected
+                patience, best = Patience(caller.tempo, caller.timeout), expected
             try:
                 self._send(topic_id, expected, chunks[expected - first_no :])
                 return
@@ -163,14 +156,14 @@ class Copier:
                 patience.pause(error)
 
     def _send(self, topic_id: int, first_no: int, chunks: list[Chunk]) -> None:
-        engine = self._client.engine
-        shard = engine.directory.shard_of(self._destination)
-        connection = engine.dial(shard, engine.timeout)
+        caller = self._client.caller
+        shard = caller.shard_map.shard_of(self._destination)
+        connection = caller.dial(shard, caller.timeout)
         flying: deque[tuple[int, int]] = deque()  # request id, bytes
         in_flight = 0
         self._readers.clear()
         try:
-            near = Near(connection, lambda stage: engine.directory.shard_of(stage) == shard)
+            near = Near(connection, lambda stage: caller.shard_map.shard_of(stage) == shard)
             near.look_up(chunks)
             for no, chunk in enumerate(chunks, first_no):
                 size, number = chunk.framed_bytes, (topic_id, self._producer_id, no, chunk.records)
@@ -218,5 +211,5 @@ def _continued(views: list[memoryview]) -> bytearray:
     """The frames, the last of them marked as not the last of its batch."""
     frames = bytearray().join(views)
     last = memoryview(core.frame_offsets(frames, 0, len(frames))).cast("I")[-1]
-    frames[last + FLAGS_AT] |= _MORE
+    continue_batch(frames, last)
     return frames

@@ -11,13 +11,11 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from topicd.ipc.protocol.wire import Op
+from topicd.client.blocking.operations import Operations
+from topicd.client.core import requests
 from topicd.limits import INTERNAL, LASTING
-
-if TYPE_CHECKING:
-    from topicd.client.client import Client
 
 STAGES = f"{INTERNAL}stage."
 COMMITS = f"{INTERNAL}commits."
@@ -56,5 +54,5 @@ def producer_id(query: str, destination: str) -> int:
     return LASTING | int.from_bytes(digest[:6], "little")
 
 
-def create_internal(client: Client, topic: str, config: dict[str, Any]) -> None:
-    client.engine.call(topic, Op.CONFIGURE, {"topic": topic, "config": config, "internal": True})
+def create_internal(client: Operations, topic: str, config: dict[str, Any]) -> None:
+    client.caller.ask(requests.configure(topic, config, internal=True))

@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from topicd.client.records import default_bytes
-from topicd.client.serial import Serializer, encode_many
+from topicd.client.blocking.operations import Operations
+from topicd.client.core import requests
+from topicd.client.core.encode import Serializer, encode_many
+from topicd.client.core.options import STAGE_TTL_S
+from topicd.client.core.records import default_bytes
 from topicd.client.staging import names
 from topicd.client.staging.commitlog import CommitLog, Decision, Place
 from topicd.client.staging.copying import Copier
@@ -24,10 +27,6 @@ from topicd.client.staging.plan import Staged, chunks_by_destination, destinatio
 from topicd.client.staging.writing import Laid, check_destination, write_stage
 from topicd.clock import Clock, SystemClock
 from topicd.errors import Conflict, TopicdError, TopicNotFound
-from topicd.ipc.protocol.wire import Op
-
-if TYPE_CHECKING:
-    from topicd.client.client import Client
 
 _AT_ONCE = 8  # requests about stages
 _REPLACED_AT_MOST = 3  # times a destination may be deleted while it is published to
@@ -38,11 +37,11 @@ class Stages:
 
     def __init__(
         self,
-        client: Client,
+        client: Operations,
         query: str,
         *,
         ends: bool = False,
-        ttl: float,
+        ttl: float = STAGE_TTL_S,
         serialize: Serializer = default_bytes,
         clock: Clock | None = None,
     ) -> None:
@@ -65,10 +64,10 @@ class Stages:
 
     def _stage_topic(self, batch: int, partition: int, destination: str) -> str:
         """In the shard of the destination, which can copy it by itself."""
-        directory = self._client.engine.directory
+        shard_map = self._client.caller.shard_map
         while True:
             topic = names.stage_topic(self.query, batch, partition, self._clock.now_ms())
-            if directory.shard_of(topic) == directory.shard_of(destination):
+            if shard_map.shard_of(topic) == shard_map.shard_of(destination):
                 return topic
 
     def write_records(self, batch: int, partition: int, topic: str, records: Sequence[Any]) -> Staged:
@@ -133,9 +132,8 @@ class Stages:
 
     def _hold(self, staged: Staged) -> None:
         """What is decided does not expire."""
-        engine = self._client.engine
         try:
-            engine.call(staged.topic, Op.CONFIGURE, {"topic": staged.topic, "config": {"ttl_ms": 0}, "create": False})
+            self._client.caller.ask(requests.configure(staged.topic, {"ttl_ms": 0}, create=False))
             state = self._client.state(staged.topic, touch=False)
         except TopicNotFound:
             raise _expired(staged) from None
@@ -200,7 +198,7 @@ class Stages:
         return drop_topics(self._client, found)
 
 
-def drop_topics(client: Client, topics: Sequence[str]) -> int:
+def drop_topics(client: Operations, topics: Sequence[str]) -> int:
     def drop(topic: str) -> None:
         with suppress(TopicNotFound):
             client.delete_topic(topic)

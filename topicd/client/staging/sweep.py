@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from topicd.client.blocking.operations import Operations
 from topicd.client.staging import names
 from topicd.client.staging.commitlog import CommitLog
-from topicd.client.staging.stages import drop_topics
+from topicd.client.staging.stages import Stages, drop_topics
 from topicd.errors import TopicNotFound
-
-if TYPE_CHECKING:
-    from topicd.client.client import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +35,12 @@ class Unfinished:
     ends: bool
 
 
-def commit_logs(client: Client) -> list[CommitLog]:
+def commit_logs(client: Operations) -> list[CommitLog]:
     found = [CommitLog(client, "", topic=info.topic) for info in client.topics(names.COMMITS)]
     return [log for log in found if log.refresh()]
 
 
-def unfinished(client: Client) -> list[Unfinished]:
+def unfinished(client: Operations) -> list[Unfinished]:
     return [
         Unfinished(
             log.query,
@@ -58,7 +55,7 @@ def unfinished(client: Client) -> list[Unfinished]:
     ]
 
 
-def list_stages(client: Client, now_ms: int) -> list[StageInfo]:
+def list_stages(client: Operations, now_ms: int) -> list[StageInfo]:
     decided = {staged.topic for log in commit_logs(client) for decision in log.pending for staged in decision.stages}
     found: list[StageInfo] = []
     for info in client.topics(names.STAGES):
@@ -85,15 +82,15 @@ def list_stages(client: Client, now_ms: int) -> list[StageInfo]:
     return found
 
 
-def finish(client: Client, key: str | None = None) -> list[Unfinished]:
+def finish(client: Operations, key: str | None = None) -> list[Unfinished]:
     """Publishes what is decided, of one query or of all; what that was."""
     wanted = [one for one in unfinished(client) if key in (None, one.key, one.query)]
     for query in dict.fromkeys(one.query for one in wanted):
-        client.stages(query).finish()
+        Stages(client, query).finish()
     return wanted
 
 
-def drop_expired(client: Client, now_ms: int, older_than_ms: int) -> list[StageInfo]:
+def drop_expired(client: Operations, now_ms: int, older_than_ms: int) -> list[StageInfo]:
     """Drops what nobody decided and nobody has written to for so long."""
     made = [name.made_ms for info in client.topics(names.STAGES) if (name := names.parse_stage(info.topic)) is not None]
     if not any(now_ms - made_ms > older_than_ms for made_ms in made):
@@ -103,5 +100,5 @@ def drop_expired(client: Client, now_ms: int, older_than_ms: int) -> list[StageI
     return old
 
 
-def drop(client: Client, chosen: list[StageInfo]) -> None:
+def drop(client: Operations, chosen: list[StageInfo]) -> None:
     drop_topics(client, [one.stage for one in chosen])

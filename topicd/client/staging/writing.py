@@ -4,17 +4,14 @@ sees it, and what nobody commits expires."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
-from topicd.client.bulk import publish_batches
-from topicd.client.serial import Encoded
+from topicd.client.blocking.bulk import publish_batches
+from topicd.client.blocking.operations import Operations
+from topicd.client.core.encode import Encoded
 from topicd.client.staging.names import create_internal
 from topicd.client.staging.plan import Run, Staged, content_bytes
 from topicd.errors import InvalidRequest
 from topicd.model import check_topic_name, is_internal
-
-if TYPE_CHECKING:
-    from topicd.client.client import Client
 
 # (destination, frames, records): one batch of append frames as `encode_batch` makes them
 Laid = tuple[str, bytearray, int]
@@ -26,7 +23,7 @@ def check_destination(topic: str) -> str:
     return topic
 
 
-def write_stage(client: Client, topic_for: Callable[[str], str], laid: Iterable[Laid], *, ttl_ms: int) -> Staged:
+def write_stage(client: Operations, topic_for: Callable[[str], str], laid: Iterable[Laid], *, ttl_ms: int) -> Staged:
     """Pulls batches as fast as the daemon takes them, into a topic that is named after the first destination. Without
     any there is no topic."""
     runs: list[Run] = []
@@ -42,7 +39,7 @@ def write_stage(client: Client, topic_for: Callable[[str], str], laid: Iterable[
         return Staged("")
     topic = topic_for(runs[0].destination)
     create_internal(client, topic, {"durability": "fsync", "ttl_ms": ttl_ms})
-    publish_batches(client.engine, topic, _chained(first, source))
+    publish_batches(client.caller, topic, _chained(first, source))
     return Staged(topic, tuple(runs))
 
 

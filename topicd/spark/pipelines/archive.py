@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from topicd.client.client import Client
-from topicd.client.topics import TopicState
+from topicd.client.blocking.client import Client
+from topicd.client.core.answers import TopicState
 from topicd.errors import Conflict, StorageCorrupt
 from topicd.spark import connection
 from topicd.spark.options import ConnectionOptions

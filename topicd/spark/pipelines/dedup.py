@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from topicd.client.client import Client
-from topicd.client.topics import TopicState
+from topicd.client.blocking.client import Client
+from topicd.client.core.answers import TopicState
 from topicd.disk.fs import RealFs, tmp_path
 from topicd.errors import Conflict, InvalidRequest
 from topicd.model import TagMatch

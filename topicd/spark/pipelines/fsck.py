@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topicd.cli.exits import CliError
-from topicd.cli.offline_check import Checked, SegmentJob, check_all, jobs_in, segment_jobs
-from topicd.cli.offline_data import Offline, locked, open_offline
-from topicd.cli.offline_repair import settle_known
-from topicd.cli.offline_segcheck import DAMAGE, Finding, SegmentReport, check_segment
+from topicd.cli.offline.check import Checked, SegmentJob, check_all, jobs_in, segment_jobs
+from topicd.cli.offline.data_dir import Offline, locked, open_offline
+from topicd.cli.offline.repair import settle_known
+from topicd.cli.offline.segment_check import DAMAGE, Finding, SegmentReport, check_segment
 from topicd.disk.fs import Fs, RealFs
 from topicd.shards.storage.segment.names import DATA, TAGS
 from topicd.spark.pipelines.report import Progress, Report, no_progress

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import msgpack
 
-from topicd.client.numbered import Raw
-from topicd.client.serial import packed_meta
+from topicd.client.blocking.numbered_writer import Raw
+from topicd.client.core.encode import packed_meta
 from topicd.errors import InvalidRequest
 from topicd.limits import MIB
 from topicd.spark.pipelines.parts import checksum, read_rows

@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import NamedTuple
 
-from topicd.client.client import Client
+from topicd.client.blocking.client import Client
 from topicd.client.staging.names import create_internal
 from topicd.errors import FormatError, TopicNotFound
 from topicd.limits import LASTING

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from topicd.client.client import Client
-from topicd.client.topics import TopicState
+from topicd.client.blocking.client import Client
+from topicd.client.core.answers import TopicState
 from topicd.errors import Conflict, StorageCorrupt
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
 from topicd.spark import connection

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from topicd.client.batch import Batch
+from topicd.client.core.batch import Batch
 from topicd.disk.fs import RealFs
 from topicd.errors import StorageCorrupt
 from topicd.limits import MIB

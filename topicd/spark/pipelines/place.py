@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from topicd.client.client import Client
-from topicd.client.remote import CA_FILE_ENV, TOKEN_ENV, is_remote
+from topicd.client.blocking.client import Client
+from topicd.client.core.address import CA_FILE_ENV, TOKEN_ENV, is_remote
 from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.model import check_topic_name
 from topicd.spark import connection

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from topicd.client.client import Client
-from topicd.client.numbered import NumberedWriter, open_topic
+from topicd.client.blocking.client import Client
+from topicd.client.blocking.numbered_writer import NumberedWriter, open_topic
 from topicd.errors import Conflict, InvalidRequest, TopicNotFound
 from topicd.model import check_topic_name
 from topicd.spark import connection

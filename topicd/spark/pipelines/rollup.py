@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topicd.client.topics import TopicState
+from topicd.client.core.answers import TopicState
 from topicd.errors import InvalidRequest
 from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import place

@@ -1,0 +1,241 @@
+"""All of a data directory, read and compared. Promise: nothing is written; what is not ours is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from topicd import paths
+from topicd.cli.offline.data_dir import Names, Offline, read_names, scan_past
+from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, check_segment
+from topicd.disk import envelope, identity
+from topicd.disk.fs import TMP_SUFFIX, Fs
+from topicd.errors import FormatError, TopicdError
+from topicd.shards.storage import snapshot
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment import places
+from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.walfile import LogReader, WalDamage, WalFile, find_end, list_files, lsn_at
+
+UNKNOWN = "unknown"  # a file that topicd did not make
+# Other stores keep their own files below these.
+_NOT_OURS_TO_CHECK = {"channels", "chat"}
+_IN_ROOT = {"LOCK", "FORMAT", "meta", "wal", "topics", "quarantine"} | _NOT_OURS_TO_CHECK
+
+Advance = Callable[[int], None]
+
+
+class SegmentJob(NamedTuple):
+    """A segment to be checked: a unit of work that may be done anywhere."""
+
+    directory: Path
+    first: int
+    parts: frozenset[str]
+    following: int | None  # first seq of the next segment, None for the newest
+
+
+CheckSegments = Callable[[Fs, list[SegmentJob], Advance], list[SegmentReport]]
+
+
+@dataclass
+class WalReport:
+    shard: int
+    directory: Path
+    files: list[WalFile]
+    groups: int = 0
+    frames: int = 0
+    end_lsn: int = 0
+    damage: list[WalDamage] = field(default_factory=list)
+
+
+@dataclass
+class Checked:
+    findings: list[Finding] = field(default_factory=list)
+    segments: list[SegmentReport] = field(default_factory=list)
+    wal: list[WalReport] = field(default_factory=list)
+    bad_snapshots: list[Path] = field(default_factory=list)
+    names: Names = field(default_factory=Names)
+    topics: int = 0
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.severity == DAMAGE for finding in self.findings)
+
+
+def work_bytes(offline: Offline) -> int:
+    """How much there is to read, for a progress bar."""
+    fs, data = offline.fs, offline.data
+    sizes = [fs.size(path) for path in _data_files(fs, offline.topic_ids(), data)]
+    for shard in offline.wal_shards():
+        sizes += [fs.size(file.path) for file in list_files(fs, data.wal_shard(shard))]
+    return sum(sizes)
+
+
+def _data_files(fs: Fs, ids: list[int], data: paths.DataDir) -> Iterator[Path]:
+    for topic_id in ids:
+        for listed in places.list_files(fs, data.topic(topic_id)):
+            if listed.part == DATA and not listed.unfinished:
+                yield listed.path
+
+
+def check_here(fs: Fs, jobs: list[SegmentJob], advance: Advance) -> list[SegmentReport]:
+    """One after the other, in this process."""
+    reports: list[SegmentReport] = []
+    for job in jobs:
+        reports.append(check_segment(fs, job.directory, job.first, set(job.parts), job.following))
+        advance(reports[-1].data_bytes)
+    return reports
+
+
+def check_all(offline: Offline, advance: Advance = lambda amount: None, check: CheckSegments = check_here) -> Checked:
+    """`check` does the bulk of it; its reports come in the order of the jobs."""
+    checked = Checked()
+    seed = offline.format.wal_seed  # an error here ends it: without FORMAT nothing can be told
+    _check_identity(offline, checked)
+    _check_snapshots(offline, checked)
+    for shard in offline.wal_shards():
+        report = check_wal(offline, shard, seed, checked.findings)
+        checked.wal.append(report)
+        advance(sum(offline.fs.size(file.path) for file in report.files))
+    try:
+        checked.names = read_names(offline)
+    except (TopicdError, KeyError, TypeError, ValueError) as exc:
+        checked.findings.append(Finding(DAMAGE, offline.data.meta, f"the snapshots cannot be understood: {exc}"))
+    jobs = {topic_id: segment_jobs(offline, topic_id) for topic_id in offline.topic_ids()}
+    reports = iter(check(offline.fs, [job for row in jobs.values() for job in row], advance))
+    for topic_id, row in jobs.items():
+        checked.segments += _settle_topic(offline, topic_id, checked, [next(reports) for _ in row])
+        checked.topics += 1
+    _check_names(offline, checked)
+    return checked
+
+
+def _check_identity(offline: Offline, checked: Checked) -> None:
+    path = offline.data.identity
+    try:
+        envelope.load(offline.fs, path, identity.MAGIC, identity.VERSION)
+    except FileNotFoundError:
+        if offline.topic_ids() or offline.wal_shards():
+            checked.findings.append(Finding(DAMAGE, path, "is missing although there is data"))
+    except FormatError as exc:
+        checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.message}"))
+
+
+def _check_snapshots(offline: Offline, checked: Checked) -> None:
+    for shard in offline.snapshot_shards():
+        directory = offline.data.snapshots(shard)
+        for number in snapshot.SnapshotStore(offline.fs, directory).numbers():
+            path = directory / paths.snapshot_name(number)
+            try:
+                envelope.load(offline.fs, path, snapshot.MAGIC, snapshot.VERSION)
+            except FormatError as exc:
+                checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.message}"))
+                if exc.detail.get("what") != "version":
+                    checked.bad_snapshots.append(path)
+
+
+def check_wal(offline: Offline, shard: int, seed: int, findings: list[Finding]) -> WalReport:
+    fs, directory = offline.fs, offline.data.wal_shard(shard)
+    report = WalReport(shard, directory, list_files(fs, directory))
+    end = find_end(fs, directory, seed)
+    report.end_lsn = end.lsn
+    reader = LogReader(fs, directory, seed, up_to_lsn=end.lsn if end.torn else None)
+    for chunk in reader.chunks():
+        for group in chunk.groups:
+            runs, bad = scan_past(chunk.view, group)
+            report.groups += 1
+            report.frames += sum(run.count for run in runs)
+            for start, stop, problem in bad:
+                first, last = lsn_at(group, start), lsn_at(group, stop) - 1
+                report.damage.append(WalDamage(chunk.path, first, last, f"bad frame ({problem})"))
+    report.damage += reader.end.damage
+    for damage in report.damage:
+        what = f"{damage.what}, LSN {damage.first_lsn} to {damage.last_lsn}"
+        findings.append(Finding(DAMAGE, damage.path, what))
+    if end.torn and end.file is not None:
+        findings.append(Finding(NOTE, end.file.path, f"torn tail behind LSN {end.lsn}; the next start cuts it"))
+    return report
+
+
+def segment_jobs(offline: Offline, topic_id: int) -> list[SegmentJob]:
+    return jobs_in(offline.fs, offline.data.topic(topic_id))
+
+
+def jobs_in(fs: Fs, directory: Path) -> list[SegmentJob]:
+    found = places.list_segments(fs, directory)
+    firsts = list(found)
+    followings = [*firsts[1:], None]
+    return [SegmentJob(directory, a, frozenset(found[a]), b) for a, b in zip(firsts, followings, strict=True)]
+
+
+def check_topic(
+    offline: Offline, topic_id: int, checked: Checked, advance: Advance = lambda amount: None
+) -> list[SegmentReport]:
+    reports = check_here(offline.fs, segment_jobs(offline, topic_id), advance)
+    return _settle_topic(offline, topic_id, checked, reports)
+
+
+def _settle_topic(
+    offline: Offline, topic_id: int, checked: Checked, reports: list[SegmentReport]
+) -> list[SegmentReport]:
+    """What the segments say of each other, beside what each says of itself."""
+    directory = offline.data.topic(topic_id)
+    for report in reports:
+        checked.findings += report.findings
+    _check_neighbours(checked, topic_id, directory, [r for r in reports if r.count])
+    if topic_id not in checked.names.by_id and reports:
+        what = "belongs to no topic that snapshots or WAL know"
+        checked.findings.append(Finding(NOTE, directory, what))
+    return reports
+
+
+def _check_neighbours(checked: Checked, topic_id: int, directory: Path, reports: list[SegmentReport]) -> None:
+    entry = checked.names.entries.get(topic_id)
+    for before, report in pairwise(reports):
+        due = before.last_seq + 1
+        if report.first_seq < due:
+            what = "overlaps the segment before it"
+            checked.findings.append(Finding(DAMAGE, report.file(DATA), what, report.first_seq, due - 1))
+        elif report.first_seq > due and entry is not None:
+            floor = max(due, int(entry["evict_floor"]), int(entry["delete_below"]))
+            explained = Ranges((a, b) for key in ("gone", "lost", "damaged") for a, b, *_ in entry.get(key, []))
+            for first, last in explained.missing(floor, report.first_seq - 1) if floor < report.first_seq else []:
+                checked.findings.append(Finding(DAMAGE, directory, "no segment has these records", first, last))
+
+
+def _check_names(offline: Offline, checked: Checked) -> None:
+    """Files that are not ours, and what crashes left."""
+    fs, data = offline.fs, offline.data
+    for path in _strangers(offline):
+        checked.findings.append(Finding(UNKNOWN, path, "topicd did not make this"))
+    for name in fs.listdir(data.topics):
+        parsed = paths.parse_topic_dir(name)
+        if parsed is not None and parsed[1]:
+            what = "a deleted topic; the next start removes it"
+            checked.findings.append(Finding(NOTE, data.topics / name, what))
+
+
+def _strangers(offline: Offline) -> Iterator[Path]:
+    fs, data = offline.fs, offline.data
+    tests: list[tuple[Path, Callable[[str], bool]]] = [
+        (data.root, lambda name: name in _IN_ROOT),
+        (data.meta, lambda name: name == data.identity.name or paths.parse_shard_dir(name) is not None),
+        (data.wal, lambda name: paths.parse_shard_dir(name) is not None),
+        (data.topics, lambda name: paths.parse_topic_dir(name) is not None),
+    ]
+    tests += [
+        (data.snapshots(n), lambda name: paths.parse_snapshot(name) is not None) for n in offline.snapshot_shards()
+    ]
+    tests += [(data.wal_shard(n), _is_wal_name) for n in offline.wal_shards()]
+    tests += [(data.topic(n), places.is_segment_name) for n in offline.topic_ids()]
+    for directory, ours in tests:
+        for name in sorted(fs.listdir(directory)):
+            if not ours(name.removesuffix(TMP_SUFFIX)):
+                yield directory / name
+
+
+def _is_wal_name(name: str) -> bool:
+    return paths.parse_wal_file(name) is not None or paths.parse_spare_file(name) is not None

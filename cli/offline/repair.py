@@ -1,0 +1,168 @@
+"""What fsck may mend. Promise: no readable record is discarded; every byte that cannot be read, and every
+derived file that is replaced, is in quarantine/ durably before anything changes.
+
+quarantine/ repeats the paths of the data directory; a part of a file has its range of bytes in its name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from topicd.cli.offline.check import Checked
+from topicd.cli.offline.data_dir import Offline
+from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, unreadable_parts
+from topicd.disk.fs import map_file, replace_file
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment.deletions import pack_marks
+from topicd.shards.storage.segment.index import GONE, flagged
+from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
+from topicd.shards.storage.segment.reindex import reindex
+from topicd.shards.storage.segment.seal import seal_segment
+from topicd.shards.storage.walfile import WalDamage
+
+
+class Quarantine:
+    def __init__(self, offline: Offline) -> None:
+        self._fs = offline.fs
+        self._root = offline.data.root
+        self._directory = offline.data.quarantine
+
+    def place(self, path: Path, start: int | None = None, end: int | None = None) -> Path:
+        """Where the file, or that part of it, lies or would lie."""
+        place = self._directory / path.relative_to(self._root)
+        return place if start is None else place.with_name(f"{place.name}.{start}-{end}")
+
+    def holds(self, path: Path, start: int, end: int) -> bool:
+        return self._fs.exists(self.place(path, start, end))
+
+    def keep_part(self, path: Path, start: int, end: int) -> Path:
+        return self._store(self.place(path, start, end), map_file(self._fs, path)[start:end])
+
+    def keep_copy(self, path: Path) -> Path:
+        return self._store(self._free(self.place(path)), map_file(self._fs, path))
+
+    def move(self, path: Path) -> Path:
+        target = self._free(self.place(path))
+        self._make(target.parent)
+        self._fs.rename(path, target)
+        self._fs.sync_dir(target.parent)
+        self._fs.sync_dir(path.parent)
+        return target
+
+    def _store(self, target: Path, content: memoryview) -> Path:
+        self._make(target.parent)
+        replace_file(self._fs, target, [content])
+        return target
+
+    def _free(self, target: Path) -> Path:
+        """Never over what an earlier repair put there."""
+        number, free = 1, target
+        while self._fs.exists(free):
+            number += 1
+            free = target.with_name(f"{target.name}.{number}")
+        return free
+
+    def _make(self, directory: Path) -> None:
+        self._fs.mkdir(directory)
+        while directory != self._root:
+            directory = directory.parent
+            self._fs.sync_dir(directory)
+
+
+def settle_known(checked: Checked, offline: Offline) -> None:
+    """What an earlier repair has put in quarantine is history, not news."""
+    quarantine = Quarantine(offline)
+    for report in checked.segments:
+        if report.rebuild or not report.unreadable:
+            continue
+        if all(quarantine.holds(report.file(DATA), start, end) for start, end in report.unreadable):
+            _downgrade(report.findings)
+    for wal in checked.wal:
+        for damage in wal.damage:
+            if quarantine.holds(damage.path, *_range(damage)):
+                _downgrade([f for f in checked.findings if f.path == damage.path and str(damage.first_lsn) in f.what])
+
+
+def _downgrade(findings: list[Finding]) -> None:
+    for finding in findings:
+        if finding.severity == DAMAGE:
+            finding.severity, finding.what = NOTE, f"{finding.what}; in quarantine since an earlier repair"
+
+
+def repair(checked: Checked, offline: Offline) -> None:
+    """Mends what can be mended and says so in the findings."""
+    quarantine = Quarantine(offline)
+    for path in checked.bad_snapshots:
+        _say(checked.findings, path, f"moved to {quarantine.move(path)}; the one before it counts")
+    for wal in checked.wal:
+        for damage in wal.damage:
+            _keep_wal(checked.findings, damage, quarantine)
+    for report in checked.segments:
+        if report.damaged and not report.foreign:
+            _mend(report, offline, quarantine)
+
+
+def _keep_wal(findings: list[Finding], damage: WalDamage, quarantine: Quarantine) -> None:
+    start, end = _range(damage)
+    if start < 0 or end <= start or quarantine.holds(damage.path, start, end):
+        return
+    kept = quarantine.keep_part(damage.path, start, end)
+    _say(findings, damage.path, f"copied to {kept}; the next start reads on behind it")
+
+
+def _range(damage: WalDamage) -> tuple[int, int]:
+    """Offsets in the file; its name says where it begins."""
+    begin = int(damage.path.stem.rpartition("-")[2], 16)
+    return damage.first_lsn - begin, damage.last_lsn + 1 - begin
+
+
+def _mend(report: SegmentReport, offline: Offline, quarantine: Quarantine) -> None:
+    for start, end in _unreadable(report, offline):
+        kept = quarantine.keep_part(report.file(DATA), start, end)
+        _say(report.findings, report.file(DATA), f"unreadable bytes copied to {kept.parent}")
+    if report.bad_marks:
+        quarantine.keep_copy(report.file(DEL))
+        replace_file(offline.fs, report.file(DEL), [pack_marks(report.first_seq, report.marks)])
+        _say(report.findings, report.file(DEL), "readable marks kept, the old file is in quarantine")
+    if report.rebuild and DATA in report.parts:
+        _rebuild(report, offline, quarantine)
+
+
+def _unreadable(report: SegmentReport, offline: Offline) -> list[tuple[int, int]]:
+    """What the rebuilt index will call damaged: a torn end counts when records were promised there."""
+    if not report.rebuild or DATA not in report.parts:
+        return report.unreadable
+    view = report.place.map(offline.fs, DATA)
+    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), _end(report))
+    return unreadable_parts(rebuilt, report.first_seq)
+
+
+def _end(report: SegmentReport) -> int:
+    return max(report.claimed_last, report.last_seq)
+
+
+def _rebuild(report: SegmentReport, offline: Offline, quarantine: Quarantine) -> None:
+    """Index and seal from the data. Frames that can be believed stay; the others are marked damaged."""
+    index = report.place.read_index(offline.fs)
+    for part in (IDX, TAGS):
+        if part in report.parts:
+            quarantine.keep_copy(report.file(part))
+    seal = report.seal
+    sealed = seal_segment(
+        offline.fs,
+        report.directory,
+        report.first_seq,
+        gone=seal.gone if seal is not None else Ranges(flagged(index, report.first_seq, GONE)),
+        created_ms=seal.created_ms if seal is not None else None,
+        last_seq=_end(report),
+    )
+    lost = sum(d.last_seq - d.first_seq + 1 for d in sealed.damage if not d.repaired)
+    done = f"index and seal built anew: {sealed.info.count - lost} of {sealed.info.count} seqs kept"
+    for part in (DATA, IDX, TAGS):
+        _say(report.findings, report.file(part), done)
+
+
+def _say(findings: list[Finding], path: Path, action: str) -> None:
+    for finding in findings:
+        if finding.path == path and finding.severity == DAMAGE and action not in finding.action:
+            finding.action = "; ".join(filter(None, [finding.action, action]))

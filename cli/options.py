@@ -1,0 +1,75 @@
+"""Options that several verbs share: where to begin, what to leave out, in which form to print, which data directory."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from topicd.cli.show.human import parse_age
+
+PLACE_RULE = "a seq (records above it), earliest, latest, a time like 2026-01-31T12:00, or an age like 15m, 2h, 1d"
+
+
+class PlaceType(click.ParamType[int | str | datetime]):
+    """`--from`: where to begin reading, as one types it."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str | datetime:
+        if not isinstance(value, str):
+            found: int | str | datetime = value
+            return found
+        if value in ("earliest", "latest"):
+            return value
+        if value.isdecimal():
+            return int(value)
+        age = parse_age(value)
+        if age is not None:
+            return datetime.now().astimezone() - age
+        try:
+            return datetime.fromisoformat(value).astimezone()
+        except ValueError:
+            self.fail(f"{value!r} is not {PLACE_RULE}", param, ctx)
+
+
+PLACE = PlaceType()
+
+
+def match_of(tag: str | None, tag_prefix: str | None) -> Any:
+    if tag is not None and tag_prefix is not None:
+        raise click.UsageError("--tag and --tag-prefix exclude each other")
+    if tag_prefix is not None:
+        return ["tag", "Glob", tag_prefix + "*"]
+    return None if tag is None else ["tag", "Eq", tag]
+
+
+def filter_options(function: Any) -> Any:
+    """--tag, --tag-prefix, --exclude-node."""
+    for option in (
+        click.option("--exclude-node", "nodes", multiple=True, metavar="NODE", help="Leave out that origin's records."),
+        click.option("--tag-prefix", metavar="TEXT", help="Only records whose tag begins so."),
+        click.option("--tag", metavar="TAG", help="Only records with that tag."),
+    ):
+        function = option(function)
+    return function
+
+
+def form_options(function: Any) -> Any:
+    """--data, --raw, --parse."""
+    for option in (
+        click.option("--parse", is_flag=True, help="With --json: data that is JSON is printed as JSON."),
+        click.option("--raw", "form", flag_value="raw", help="Print data only, nothing between."),
+        click.option("--data", "form", flag_value="data", help="Print data only, one per line."),
+    ):
+        function = option(function)
+    return function
+
+
+data_dir_option = click.option(
+    "--data-dir",
+    "-d",
+    metavar="DIR",
+    help="The daemon's data directory [default: as its settings say].",
+)

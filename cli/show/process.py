@@ -1,0 +1,30 @@
+"""What one process of STATUS says about itself, in short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def note(process: dict[str, Any]) -> str:
+    """What an operator should know about this process; empty when all is well."""
+    stats = process.get("stats") or {}
+    found = []
+    if process["state"] == "recovering":
+        found.append(f"{process['percent']:.0f}% {process['what']}".strip())
+    elif process["what"]:
+        found.append(str(process["what"]))
+    if stats.get("read_only"):
+        found.append("read-only after a disk failure")
+    if stats.get("damage"):
+        found.append(f"{stats['damage']} damaged places, run fsck")
+    if stats.get("failures"):
+        found.append(f"{stats['failures']} write failures")
+    if stats.get("checkpoint_failures"):
+        found.append(f"{stats['checkpoint_failures']} checkpoint failures")
+    return "; ".join(found)
+
+
+def fullest_ring(stats: dict[str, Any]) -> float:
+    """Share of its capacity, 0 to 1."""
+    used = max(stats.get("ring_used") or [0])
+    return used / stats["ring_capacity"] if stats.get("ring_capacity") else 0.0

@@ -1,0 +1,133 @@
+"""The picture of `topicctl top`. Pure: two STATUS answers and a width in, something to print out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from topicd.cli.show import human
+from topicd.cli.show.rates import ProcessRates, Totals, process_rates, seconds_between, totals
+from topicd.cli.show.render import STATE_STYLE, Column, make_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+BAR_CELLS = 8
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+COLUMNS = [
+    Column("process"),
+    Column("state"),
+    Column("pid", right=True, rank=2),
+    Column("cpu", right=True),
+    Column("memory", right=True),
+    Column("records/s", right=True),
+    Column("bytes/s", right=True),
+    Column("ring"),
+    Column("syncs/s", right=True, rank=3),
+    Column("sync p99", right=True, rank=3),
+    Column("conns", right=True, rank=4),
+    Column("loop lag", right=True, rank=4),
+    Column("uptime", right=True, rank=5),
+    Column("restarts", right=True, rank=5),
+]
+
+
+def render(status_before: dict[str, Any], status_after: dict[str, Any], width: int) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    processes = process_rates(status_before, status_after)
+    parts: list[RenderableType] = [
+        _title(status_before, status_after, width),
+        Text(""),
+        _figures(totals(status_before, status_after), width),
+        Text(""),
+        make_table(COLUMNS, [_row(process) for process in processes], width),
+        *(Text(f"{process.name}: {process.note}", style="yellow") for process in processes if process.note),
+    ]
+    if status_after.get("failure"):
+        parts.insert(1, Text(str(status_after["failure"]), style="bold red"))
+    return Group(*parts)
+
+
+def _title(before: dict[str, Any], after: dict[str, Any], width: int) -> Text:
+    from rich.text import Text
+
+    state = str(after["state"])
+    left = Text.assemble(
+        ("topicd ", "bold"),
+        (state, STATE_STYLE.get(state, "red")),
+        f"  up {human.duration(after['uptime_s'])}  run {after['run']}  {after['instance']}",
+    )
+    right = f"last {human.duration(seconds_between(before, after))}  q quits"
+    space = width - left.cell_len - len(right)
+    if space >= 2:
+        left.append(" " * space + right, style="bright_black")
+    left.truncate(width, overflow="ellipsis")
+    return left
+
+
+def _figures(found: Totals, width: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    figures = [
+        ("records", f"{human.short_count(found.records_s)}/s"),
+        ("appends", f"{human.short_count(found.appends_s)}/s"),
+        ("written", f"{human.size(found.bytes_s)}/s"),
+        ("groups", f"{human.short_count(found.groups_s)}/s"),
+        ("syncs", f"{human.short_count(found.syncs_s)}/s"),
+        ("sync p50", latency(found.sync_p50_s)),
+        ("sync p99", latency(found.sync_p99_s)),
+        ("in flight", human.size(found.in_flight_bytes)),
+        ("topics", human.count(found.topics)),
+        ("conns", human.count(found.connections)),
+        ("stored", human.size(found.stored_bytes)),
+        ("tail", human.size(found.tail_bytes)),
+        ("evicted", f"{human.short_count(found.evicted_s)}/s"),
+        ("lagged", f"{human.short_count(found.lagged_s)}/s"),
+    ]
+    across = 3 if width < 120 else 5
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(across):
+        grid.add_column(style="bright_black", no_wrap=True)
+        grid.add_column(justify="right", no_wrap=True, min_width=10 if width >= 80 else None)
+    for at in range(0, len(figures), across):
+        cells = [Text(cell) for pair in figures[at : at + across] for cell in pair]
+        grid.add_row(*cells)
+    return grid
+
+
+def _row(p: ProcessRates) -> list[str]:
+    return [
+        p.name,
+        p.state,
+        str(p.pid or "-"),
+        f"{p.cpu:.0f}%",
+        human.size(p.rss),
+        "" if p.records_s is None else human.short_count(p.records_s),
+        "" if p.bytes_s is None else human.size(p.bytes_s),
+        "" if p.ring is None else f"{bar(p.ring)} {100 * p.ring:3.0f}%",
+        "" if p.syncs_s is None else human.short_count(p.syncs_s),
+        "" if p.syncs_s is None else latency(p.sync_p99_s),
+        "" if p.connections is None else human.count(p.connections),
+        "" if p.lag_ms is None else f"{p.lag_ms:.1f} ms",
+        human.duration(p.uptime_s),
+        str(p.restarts),
+    ]
+
+
+def bar(share: float, cells: int = BAR_CELLS) -> str:
+    eighths = round(max(0.0, min(1.0, share)) * cells * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(cells, "·")
+
+
+def latency(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    if seconds == float("inf"):
+        return ">102 ms"
+    return f"≤{seconds * 1000:.2g} ms" if seconds < 0.0995 else f"≤{seconds * 1000:.0f} ms"

@@ -1,0 +1,80 @@
+"""`topicctl status`: how the daemon and its processes are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topicd.cli.app import App, pass_app, verb
+from topicd.cli.exits import Exit
+from topicd.cli.show.human import count, duration, size
+from topicd.cli.show.process import note
+from topicd.cli.show.render import Column
+
+
+@verb(
+    "status",
+    examples="""
+    topicctl status
+    topicctl status --json | jq '.processes[] | {name, state}'
+    """,
+)
+@pass_app
+def status(app: App) -> int:
+    """Show how the daemon and its processes are. Exit code 1 unless all of it serves."""
+    with app.connect() as client:
+        found = client.status()
+    if app.json:
+        app.out.document(found)
+    else:
+        app.out.fields(headline(found))
+        app.out.text("")
+        app.out.table(COLUMNS, [row(process) for process in found["processes"]])
+        for line in notes(found):
+            app.out.text(app.out.styled(line, "yellow"))
+    return Exit.OK if healthy(found) else Exit.FAILED
+
+
+COLUMNS = [
+    Column("process"),
+    Column("state"),
+    Column("pid", right=True, rank=1),
+    Column("uptime", right=True, rank=2),
+    Column("restarts", right=True),
+    Column("cpu", right=True, rank=3),
+    Column("memory", right=True, rank=3),
+]
+
+
+def healthy(status: dict[str, Any]) -> bool:
+    return status.get("state") == "serving" and all(p["state"] == "serving" for p in status["processes"])
+
+
+def headline(status: dict[str, Any]) -> list[tuple[str, str]]:
+    stats = [process.get("stats") or {} for process in status["processes"]]
+    total = {name: sum(s.get(name, 0) for s in stats) for name in ("topics", "records", "stored_bytes", "sessions")}
+    return [
+        ("state", status["state"] + (f": {status['failure']}" if status.get("failure") else "")),
+        ("uptime", duration(status["uptime_s"])),
+        ("instance", f"{status['instance']}, run {status['run']}"),
+        ("topics", count(total["topics"])),
+        ("stored", size(total["stored_bytes"])),
+        ("appended", f"{count(total['records'])} records since the start"),
+        ("connections", count(total["sessions"])),
+    ]
+
+
+def row(process: dict[str, Any]) -> list[str]:
+    return [
+        process["name"],
+        process["state"],
+        str(process["pid"] or "-"),
+        duration(process["uptime_s"]),
+        str(process["restarts"]),
+        f"{process['cpu']:.0f}%",
+        size(process["rss"]),
+    ]
+
+
+def notes(status: dict[str, Any]) -> list[str]:
+    """A line for each process that has something to say."""
+    return [f"{process['name']}: {text}" for process in status["processes"] if (text := note(process))]

@@ -1,0 +1,195 @@
+"""`topicctl topic`: the topics themselves."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from itertools import islice
+from typing import Any
+
+import click
+
+from topicd.cli.app import App, pass_app
+from topicd.cli.ask import confirm
+from topicd.cli.exits import CliError, Exit
+from topicd.cli.groups import Group, did_you_mean
+from topicd.cli.show.human import count, local_time, size
+from topicd.cli.show.render import Column
+from topicd.cli.topic_names import complete_topics, known_topic
+from topicd.errors import TopicNotFound
+from topicd.model import TopicConfig
+from topicd.values import parse as parse_value
+
+topic = Group("topic", help="List, show, create, configure and delete topics.", no_args_is_help=True)
+
+CONFIG_HELP = "FIELD=VALUE pairs: " + ", ".join(f.name for f in fields(TopicConfig)) + "."
+
+
+@topic.verb(
+    "list",
+    examples="""
+    topicctl topic list
+    topicctl topic list orders. --limit 20
+    topicctl topic list --json | jq -r '.[].topic'
+    """,
+)
+@click.argument("prefix", default="")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N topics.")
+@click.option("--all", "internal", is_flag=True, help="Topicd's own, too.")
+@pass_app
+def list_topics(app: App, prefix: str, limit: int | None, internal: bool) -> None:
+    """List topics, those that begin with PREFIX if given, sorted by name."""
+    with app.connect() as client:
+        found = list(islice(client.topics(prefix, internal=internal), limit))
+    if app.json:
+        app.out.document([asdict(info) for info in found])
+    elif not found:
+        app.out.text("no topics" + (f" that begin with {prefix!r}" if prefix else ""))
+    else:
+        columns = [
+            Column("topic", shrink=True),
+            Column("records", right=True),
+            Column("bytes", right=True),
+            Column("earliest", right=True),
+            Column("head", right=True),
+            Column("durability"),
+        ]
+        rows = [
+            (t.topic, count(t.count), size(t.bytes), str(t.earliest_seq), str(t.head_seq), t.durability) for t in found
+        ]
+        app.out.table(columns, rows)
+
+
+@topic.verb("show", examples="topicctl topic show orders")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@pass_app
+def show(app: App, name: str) -> None:
+    """Show what TOPIC holds and how it is configured."""
+    with app.connect() as client, known_topic(client, name):
+        state = client.state(name, touch=False)
+    if app.json:
+        app.out.document(asdict(state))
+        return
+    app.out.fields(
+        [
+            ("topic", state.topic),
+            ("id", str(state.topic_id)),
+            ("records", count(state.count)),
+            ("bytes", size(state.bytes)),
+            ("seqs", f"{state.earliest_seq} to {state.head_seq}" if state.count else f"none, next is {state.next_seq}"),
+            ("evicted below", str(state.evict_floor)),
+            ("last write", local_time(state.last_write_ts)),
+            ("last read", local_time(state.last_read_ts)),
+            ("priority", f"{state.effective_priority:g}"),
+        ]
+    )
+    app.out.text("")
+    _show_config(app, state.config)
+
+
+@topic.verb(
+    "create",
+    examples="""
+    topicctl topic create orders
+    topicctl topic create orders durability=fsync cap_records=1000000
+    """,
+)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...")
+@click.option("--if-missing", is_flag=True, help="Leave a topic that exists as it is.")
+@pass_app
+def create(app: App, name: str, settings: tuple[str, ...], if_missing: bool) -> None:
+    """Create TOPIC. Publishing creates topics too; this is for a configuration from the start."""
+    given = parse_config(settings)
+    with app.connect() as client:
+        try:
+            client.state(name, touch=False)
+        except TopicNotFound:
+            config = client.configure(name, **given)
+            _configured(app, name, config, created=True)
+            return
+        if not if_missing:
+            raise CliError(f"topic {name!r} exists already", Exit.REFUSED, "`topicctl topic config` changes it")
+        _configured(app, name, client.state(name, touch=False).config, created=False)
+
+
+@topic.verb(
+    "config",
+    examples="""
+    topicctl topic config orders
+    topicctl topic config orders ttl_ms=86400000 cap_bytes=1GiB
+    """,
+)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...")
+@pass_app
+def config(app: App, name: str, settings: tuple[str, ...]) -> None:
+    """Show the configuration of TOPIC, or change the fields given."""
+    given = parse_config(settings)
+    with app.connect() as client, known_topic(client, name):
+        found = client.state(name, touch=False).config
+        if given:
+            found = client.configure(name, **given)
+    _configured(app, name, found, created=False)
+
+
+@topic.verb("delete", examples="topicctl topic delete orders --yes")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.option("--if-empty", is_flag=True, help="Refuse when it holds records.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_app
+def delete(app: App, name: str, if_empty: bool, yes: bool) -> None:
+    """Delete TOPIC with everything in it."""
+    with app.connect() as client, known_topic(client, name):
+        state = client.state(name, touch=False)
+        confirm(f"delete topic {name!r} with {count(state.count)} records?", yes)
+        topic_id = client.delete_topic(name, if_empty=if_empty)
+    if app.json:
+        app.out.document({"topic": name, "topic_id": topic_id, "deleted": True, "count": state.count})
+    else:
+        app.out.text(f"deleted {name} and {count(state.count)} records")
+
+
+def parse_config(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """FIELD=VALUE as the configuration's own types; sizes like 1GiB are understood."""
+    known = {f.name: f for f in fields(TopicConfig)}
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"{pair!r} is not FIELD=VALUE")
+        if name not in known and name != "durable":
+            near = did_you_mean(name, list(known)) or f"; there are {', '.join(known)}"
+            raise click.UsageError(f"there is no field {name!r}{near}")
+        found[name] = _config_value(name, text, known[name].metadata if name in known else {})
+    return found
+
+
+def _config_value(name: str, text: str, rule: Any) -> Any:
+    if name in ("priority", "dead_letter") and text in ("", "none", "null"):
+        return None
+    if "choice" in rule or name == "dead_letter":
+        return text
+    kind = ("size" if name.endswith("bytes") else "count") if "range" in rule else "flag"
+    try:
+        return parse_value(text, {"kind": kind})
+    except ValueError as exc:
+        raise click.UsageError(f"{name} {exc}, not {text!r}") from None
+
+
+def _configured(app: App, name: str, config: TopicConfig, *, created: bool) -> None:
+    if app.json:
+        app.out.document({"topic": name, "created": created, "config": asdict(config)})
+        return
+    if created:
+        app.out.text(f"created {name}")
+    _show_config(app, config)
+
+
+def _show_config(app: App, config: TopicConfig) -> None:
+    plain = TopicConfig()
+    pairs = []
+    for name, value in asdict(config).items():
+        text = "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        changed = value != getattr(plain, name)
+        pairs.append((name, app.out.styled(text, "yellow") if changed else text))
+    app.out.fields(pairs)

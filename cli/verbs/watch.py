@@ -1,0 +1,132 @@
+"""`topicctl watch`: records of any number of topics as they are stored."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from topicd.cli.app import App, pass_app, verb
+from topicd.cli.exits import CliError, Exit
+from topicd.cli.options import PLACE, PLACE_RULE, filter_options, form_options, match_of
+from topicd.cli.topic_names import complete_topics, near_topics
+from topicd.cli.verbs.read import follow_on
+from topicd.errors import InvalidRequest, TopicNotFound
+
+if TYPE_CHECKING:
+    from topicd.client.blocking.client import Client
+    from topicd.client.blocking.watch import Watch
+    from topicd.client.core.batch import Batch
+
+WAITING_BATCHES = 16
+
+EXAMPLES = """
+topicctl watch orders
+topicctl watch orders payments --from 15m
+topicctl watch 'orders.*' --from earliest --json | jq -r .data
+topicctl watch orders --tag-prefix eu/ --limit 1
+"""
+
+
+@verb("watch", examples=EXAMPLES)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
+@click.option(
+    "--from",
+    "start",
+    type=PLACE,
+    default="latest",
+    metavar="PLACE",
+    help=f"Where to begin: {PLACE_RULE} [default: latest].",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
+@filter_options
+@form_options
+@click.option("--create", is_flag=True, help="Watch a topic that does not exist yet although a similar one does.")
+@pass_app
+def watch(
+    app: App,
+    topics: tuple[str, ...],
+    start: int | str | datetime,
+    limit: int | None,
+    tag: str | None,
+    tag_prefix: str | None,
+    nodes: tuple[str, ...],
+    form: str | None,
+    parse: bool,
+    create: bool,
+) -> None:
+    """Print records of TOPICs as they are stored, until interrupted.
+
+    A TOPIC that ends with a star, like 'orders.*', stands for all topics whose name begins so, those that are
+    created later included.
+    """
+    from topicd.cli.show.records import RecordPrinter
+
+    names, patterns = simplified(topics)
+    several = bool(patterns) or len(names) > 1
+    printer = RecordPrinter(app.out, form or "line", with_topic=several, parse=parse)
+    given: dict[str, Any] = {"match": match_of(tag, tag_prefix), "nodes": list(nodes) or None}
+    with app.connect() as client:
+        for name in names:
+            _expect(client, name, create)
+        wanted: list[str | list[str]] = [*([names] if names else []), *patterns]
+        with ExitStack() as stack:
+            watches = [stack.enter_context(client.watch(one, start, **given)) for one in wanted]
+            follow_on(watches[0] if len(watches) == 1 else Merged(watches), printer, limit)
+
+
+def simplified(given: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """(names, patterns) without those that a wider pattern covers: no record comes twice."""
+    for text in given:
+        if "*" in text[:-1]:
+            raise InvalidRequest(f"a pattern has one star, at its end: {text!r} has not")
+    stars = sorted({text for text in given if text.endswith("*")}, key=lambda text: (len(text), text))
+    patterns: list[str] = []
+    for star in stars:
+        if not any(star.startswith(wider[:-1]) for wider in patterns):
+            patterns.append(star)
+    names = [name for name in dict.fromkeys(given) if not name.endswith("*")]
+    return [name for name in names if not any(name.startswith(p[:-1]) for p in patterns)], patterns
+
+
+def _expect(client: Client, name: str, create: bool) -> None:
+    try:
+        client.state(name, touch=False)
+    except TopicNotFound:
+        near = near_topics(client, name)
+        if near and not create:
+            raise CliError(
+                f"there is no topic {name!r}{near}", Exit.NOT_FOUND, "--create watches it all the same"
+            ) from None
+        if sys.stderr.isatty():
+            click.echo(f"note: topic {name!r} is new, waiting for its first record", err=True)
+
+
+class Merged:
+    """Several watches as one. Each has a thread that waits; a slow terminal makes them all wait."""
+
+    def __init__(self, watches: list[Watch]) -> None:
+        self._watches = watches
+        self._ready: queue.Queue[Batch | BaseException] = queue.Queue(WAITING_BATCHES)
+
+    def batches(self) -> Iterator[Batch]:
+        for watch in self._watches:
+            threading.Thread(target=self._pump, args=(watch,), daemon=True).start()
+        while True:
+            found = self._ready.get()
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+
+    def _pump(self, watch: Watch) -> None:
+        try:
+            for batch in watch.batches():
+                self._ready.put(batch)
+        except BaseException as exc:
+            self._ready.put(exc)

@@ -1,0 +1,70 @@
+"""What the turn under way still has to do: topics to serve, outlets to ring, connections to flush. Modules put work
+here; turn.py does it. Promise: whatever is put here outside a turn starts one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topicd.shards.delivery.ready import Ready
+from topicd.shards.delivery.sessions.peer import Peer
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.outlet import Outlet
+
+
+class Agenda:
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._scheduled = False
+        self.run_turn: Callable[[], None] = lambda: None  # set by the turn
+        self.ready = Ready()
+        self.to_ring: set[Outlet] = set()
+        self.to_flush: set[Peer] = set()
+        self.pushed: set[Peer] = set()  # to be flushed first
+
+    @property
+    def empty(self) -> bool:
+        return not (self.to_flush or self.pushed or len(self.ready))
+
+    @property
+    def scheduled(self) -> bool:
+        return self._scheduled
+
+    def start_turn(self) -> None:
+        """Soon, if none is on its way."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        self.run_turn()
+
+    def moved(self, topic: Topic) -> None:
+        """Outside a turn: something other than records has changed."""
+        self.ready.add(topic)
+        self.start_turn()
+
+    def ring(self, outlet: Outlet) -> None:
+        self.to_ring.add(outlet)
+        self.start_turn()
+
+    def flush_later(self, peer: Peer) -> None:
+        self.to_flush.add(peer)
+        self.start_turn()
+
+    def flush_first(self, peer: Peer) -> None:
+        self.pushed.add(peer)
+        self.start_turn()
+
+    def ring_all(self) -> None:
+        for outlet in self.to_ring:
+            outlet.flush()
+        self.to_ring.clear()
+
+    def flush_all(self) -> None:
+        """Those that were pushed records come first: they wait for data, the others for a number."""
+        for peers in (self.pushed, self.to_flush):
+            for peer in peers:
+                peer.flush()
+            peers.clear()

@@ -1,0 +1,30 @@
+"""What a delivery shard counts. Each name is a key of its stats page and of topicd.metrics.DELIVERY."""
+
+from __future__ import annotations
+
+
+class Counters:
+    def __init__(self) -> None:
+        self.appends = 0
+        self.records = 0
+        self.evicted = 0
+        self.deleted = 0
+        self.lagged = 0
+        self.tombstones = 0
+        self.throttled = 0
+        self.loop_lag_ms = 0.0
+        self.bytes_taken = 0  # not on the page: tells a quiet second from a busy one
+        self.damage: list[str] = []  # places that cannot be read
+
+    def page(self) -> dict[str, float]:
+        return {
+            "appends": self.appends,
+            "records": self.records,
+            "evicted": self.evicted,
+            "deleted": self.deleted,
+            "lagged": self.lagged,
+            "tombstones": self.tombstones,
+            "throttled": self.throttled,
+            "loop_lag_ms": self.loop_lag_ms,
+            "damage": len(self.damage),
+        }

@@ -1,0 +1,60 @@
+"""The stats page of a delivery shard: counters, gauges and the topics written last. Each key is one of
+topicd.metrics.DELIVERY.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.reading.segments import Segments
+from topicd.shards.delivery.sessions.connections import Connections
+from topicd.shards.delivery.storing.rounds import Rounds
+from topicd.shards.delivery.topic.catalog import Catalog
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.outlet import Outlet
+
+TOP_TOPICS = 20  # whose figures are on the stats page
+
+
+class Figures:
+    def __init__(
+        self,
+        counters: Counters,
+        catalog: Catalog,
+        outlets: list[Outlet],
+        rounds: Rounds,
+        segments: Segments,
+        connections: Connections,
+    ) -> None:
+        self._counters = counters
+        self._catalog = catalog
+        self._outlets = outlets
+        self._rounds = rounds
+        self._segments = segments
+        self._connections = connections
+
+    def page(self) -> dict[str, Any]:
+        return {
+            "topics": len(self._catalog.by_name),
+            "sessions": len(self._connections.open),
+            **self._counters.page(),
+            "top_topics": self._top_topics(),
+            "in_flight_bytes": sum(outlet.in_flight_bytes for outlet in self._outlets),
+            "ring_backlog_bytes": sum(outlet.backlog_bytes for outlet in self._outlets),
+            "mapped_bytes": self._segments.mapped_bytes,
+            **self._rounds.page(),
+        }
+
+    def _top_topics(self) -> list[list[Any]]:
+        """Of the topics written last: bounded, whatever the number of topics."""
+        recent = heapq.nlargest(TOP_TOPICS, self._catalog.by_name.values(), key=lambda topic: topic.last_write_ms)
+        return [_row(topic) for topic in recent]
+
+
+def _row(topic: Topic) -> list[Any]:
+    """Name, newest seq, records, bytes, then the figures of its parts: as topicd.metrics.TOPIC lists them."""
+    visible, earliest, contents = topic.seqs.visible, topic.floors.earliest, topic.contents
+    figures = [figure for part in topic.parts() for figure in part.figures(visible, earliest)]
+    return [topic.name[:64], visible, contents.count, contents.bytes, *figures]

@@ -1,0 +1,48 @@
+"""The first message of a connection, and whether anybody is there."""
+
+from __future__ import annotations
+
+import topicd
+from topicd import limits
+from topicd.errors import InvalidRequest
+from topicd.ipc.protocol.messages import Hello, Ping, Status
+from topicd.ipc.protocol.wire import PROTOCOL_VERSION, check_version
+from topicd.shards.delivery.sessions.call import Call, operation
+
+
+@operation(Hello)
+def hello(call: Call, want: Hello) -> None:
+    check_version(want.version)
+    place, connections, connection = call.shard.place, call.shard.connections, call.connection
+    if connection.needs_token:
+        connection.rights = connections.authorize(want.token)
+    connection.greeted = True
+    call.answer(
+        {
+            "version": PROTOCOL_VERSION,
+            "server": topicd.__version__,
+            "instance": place.instance,
+            "role": "delivery",
+            "shard": place.index,
+            "wal_shards": place.wal_shards,
+            "delivery_shards": place.delivery_shards,
+            "shards": place.socket_paths,
+            "tcp_ports": connections.tcp_ports,
+            "limits": {
+                "max_batch_records": limits.MAX_BATCH_RECORDS,
+                "max_batch_bytes": limits.MAX_BATCH_BYTES,
+                "max_copy_bytes": limits.MAX_COPY_BYTES,
+                "max_copy_ranges": limits.MAX_COPY_RANGES,
+            },
+        }
+    )
+
+
+@operation(Ping)
+def ping(call: Call, want: Ping) -> None:
+    call.answer({})
+
+
+@operation(Status)
+def status(call: Call, want: Status) -> None:
+    raise InvalidRequest("the status is told by the supervisor's socket only, on the daemon's own machine")

@@ -1,0 +1,43 @@
+"""Where a delivery shard is: its clock, settings, files and number among the others. Only the settings ever change, and
+only as a whole, when the daemon reloads them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from topicd.limits import KIB
+from topicd.shards.runtime import Shard
+
+_DIRS_KEPT = 8_192
+
+
+class Place:
+    def __init__(self, shard: Shard) -> None:
+        boot = shard.boot
+        self.clock = shard.clock
+        self.settings = shard.settings
+        self.fs = shard.fs
+        self.data = shard.data
+        self.index = boot.index
+        self.instance = boot.instance
+        self.run = boot.run
+        self.wal_shards = boot.wal_shards
+        self.delivery_shards = boot.delivery_shards
+        self.wal_seed = boot.wal_seed
+        self.power_lost = boot.power_lost
+        self.socket_paths = [str(shard.run.delivery_socket(i).absolute()) for i in range(boot.delivery_shards)]
+        # Asked for with every read from segments and every write to them.
+        self.topic_dir = lru_cache(_DIRS_KEPT)(shard.data.topic)
+        ring_bytes = shard.settings.ring_bytes
+        # A batch larger than the ring goes through it in pieces; a frame always fits one.
+        self.piece_bytes = ring_bytes * 3 // 4
+        # A batch below this may travel with others, as long as they are together no more than that.
+        self.small_batch = min(16 * KIB, ring_bytes // 8)
+        self.gathered_bytes = min(256 * KIB, ring_bytes // 4)
+
+    def share_of(self, limit: int) -> int | None:
+        """This shard's share of a limit for all: together the shards never exceed it. None: no limit."""
+        if not limit:
+            return None
+        return limit // self.delivery_shards + (1 if self.index < limit % self.delivery_shards else 0)

@@ -1,0 +1,16 @@
+"""Which records a reader wants, and how much of each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topicd.model import TagMatch
+
+
+class ReadFilter(NamedTuple):
+    match: TagMatch | None = None
+    nodes: tuple[bytes, ...] = ()  # never to be received
+    metadata_only: bool = False
+
+
+NO_FILTER = ReadFilter()

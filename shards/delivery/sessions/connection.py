@@ -1,0 +1,30 @@
+"""One connection: who is at the other end, what it may do, and what it waits for. Its bytes in: session.py."""
+
+from __future__ import annotations
+
+from topicd.shards.delivery.agenda import Agenda
+from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.reading.long_polls import LongPoll
+from topicd.shards.delivery.reading.subscriptions import Subscription
+from topicd.shards.delivery.sessions.outbox import Outbox
+from topicd.tokens import EVERYTHING, Rights
+
+
+class Connection(Outbox):
+    def __init__(self, place: Place, agenda: Agenda, counters: Counters) -> None:
+        super().__init__(place, agenda, counters)
+        self.greeted = False
+        self.needs_token = False
+        self.rights: Rights = EVERYTHING
+        self.subscriptions: dict[int, Subscription] = {}
+        self.long_polls: set[LongPoll] = set()
+        self.waiting_since = 0.0  # a message has been incomplete since then; 0.0: none is
+
+    @property
+    def incomplete_bytes(self) -> int:
+        raise NotImplementedError
+
+    def relax(self) -> None:
+        """Once a second: give back what was needed for large messages only."""
+        raise NotImplementedError

@@ -1,0 +1,181 @@
+"""The way out of one connection: answers, refusals, pushes and notices, gathered until they are flushed. Promise: one
+that does not read is noticed (`write_blocked`), and whoever would write more to it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import msgpack
+
+from topicd._native import core
+from topicd.errors import Throttled, TopicdError
+from topicd.ipc.protocol.wire import (
+    ANSWER,
+    APPENDED,
+    FETCHED,
+    FLAG_CAUGHT_UP,
+    FLAG_DEDUPED,
+    FLAG_PERFORMANCE,
+    FLAG_TOMBSTONE,
+    HEADER,
+    MIN_LENGTH,
+    OP_APPENDED,
+    OP_FETCHED,
+    OP_NOTICE,
+    OP_PUSH,
+    PERFORMANCE,
+    error_message,
+    header,
+    map_message,
+)
+from topicd.limits import KIB
+from topicd.shards.delivery.agenda import Agenda
+from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.reading.reading import ReadAnswer
+from topicd.shards.delivery.sessions.peer import Peer
+from topicd.shards.delivery.topic.flight import InFlight, Waiter
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.durability import Need
+
+_FLUSH_NOW = 64 * KIB
+# An append answer in one go: header and body.
+_APPENDED_MESSAGE = struct.Struct(HEADER.format + APPENDED.format[1:])
+_APPENDED_LENGTH = MIN_LENGTH + APPENDED.size
+_NO_PERFORMANCE = PERFORMANCE.pack(0, 0, 0, 0, 0)
+
+
+class Outbox(Peer):
+    def __init__(self, place: Place, agenda: Agenda, counters: Counters) -> None:
+        self._place = place
+        self._agenda = agenda
+        self._counters = counters
+        self._transport: asyncio.Transport | None = None
+        self._out: list[Any] = []
+        self._out_bytes = 0
+        self._paused = False
+        self.in_flight = 0  # appends that are not answered yet
+
+    @property
+    def write_blocked(self) -> bool:
+        return self._paused or self._transport is None or self._out_bytes > self._place.settings.outbox_bytes
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self.flush()
+            self._transport.close()
+
+    def write(self, data: Any) -> None:
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def flush(self) -> None:
+        out = self._out
+        if not out:
+            return
+        if self._transport is None or self._transport.is_closing():
+            out.clear()
+        elif len(out) == 1:
+            self._transport.write(out[0])
+        elif self._out_bytes < _FLUSH_NOW:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+        self._out = []
+        self._out_bytes = 0
+
+    # ---- answers ----
+
+    def answer(self, op: int, request_id: int, body: dict[str, Any]) -> None:
+        self.write(map_message(op | ANSWER, request_id, body))
+        self._agenda.flush_later(self)
+
+    def refused(self, request_id: int, error: TopicdError) -> None:
+        if isinstance(error, Throttled):
+            self._counters.throttled += 1
+        self.write(error_message(request_id, error))
+        self._agenda.flush_later(self)
+
+    def notice(self, request_id: int, body: dict[str, Any]) -> None:
+        self.write(map_message(OP_NOTICE, request_id, body))
+        self._agenda.flush_later(self)
+
+    # ---- appends ----
+
+    def appended(self, waiter: Waiter, head: int, entry: InFlight) -> None:
+        self.in_flight -= 1
+        _, request_id, flags, first_seq, records = waiter
+        if flags:
+            self._write_appended(waiter, head, self._performance(entry) if flags & FLAG_PERFORMANCE else b"")
+        else:
+            self._out.append(
+                _APPENDED_MESSAGE.pack(_APPENDED_LENGTH, OP_APPENDED, 0, request_id, first_seq, records, head)
+            )
+            self._out_bytes += _APPENDED_MESSAGE.size
+        self._agenda.to_flush.add(self)
+
+    def run_appended(self, request_ids: bytes, first_seq: int, head: int) -> None:
+        self.in_flight -= len(request_ids) // 4
+        self.write(core.run_answers(request_ids, first_seq, head))
+        self._agenda.to_flush.add(self)
+
+    def deduped(self, waiter: Waiter, head: int) -> None:
+        self.in_flight -= 1
+        self._write_appended(waiter, head, _NO_PERFORMANCE if waiter.flags & FLAG_PERFORMANCE else b"")
+        self._agenda.to_flush.add(self)
+
+    def append_refused(self, request_id: int, error: TopicdError) -> None:
+        self.in_flight -= 1
+        self.refused(request_id, error)
+
+    def _write_appended(self, waiter: Waiter, head: int, extra: bytes) -> None:
+        flags = waiter.flags & FLAG_DEDUPED
+        fixed = (waiter.request_id, waiter.first_seq, waiter.records, head)
+        self.write(_APPENDED_MESSAGE.pack(_APPENDED_LENGTH + len(extra), OP_APPENDED, flags, *fixed) + extra)
+
+    def _performance(self, entry: InFlight) -> bytes:
+        total = (self._place.clock.monotonic() - entry.started_at) * 1000
+        synced = entry.need >= Need.SYNCED
+        return PERFORMANCE.pack(total, 0.0 if synced else total, total if synced else 0.0, 0, 0.0)
+
+    # ---- records ----
+
+    def fetched(self, request_id: int, topic: Topic, answer: ReadAnswer, started_at: float | None) -> None:
+        """started_at: when the request came, if the answer shall say how long it took."""
+        performance = None
+        if started_at is not None:
+            performance = {
+                "server_total_ms": (self._place.clock.monotonic() - started_at) * 1000,
+                "records_scanned": answer.examined,
+            }
+        self._write_frames(OP_FETCHED, request_id, topic, answer, performance)
+        self._agenda.flush_later(self)
+
+    def push(self, sub_id: int, topic: Topic, answer: ReadAnswer) -> None:
+        self._write_frames(OP_PUSH, sub_id, topic, answer, None)
+        if self._out_bytes >= _FLUSH_NOW:
+            self.flush()
+
+    def _write_frames(
+        self, op: int, request_id: int, topic: Topic, answer: ReadAnswer, performance: dict[str, Any] | None
+    ) -> None:
+        visible, earliest = topic.seqs.visible, topic.floors.earliest
+        flags = 0 if answer.next_from < visible else FLAG_CAUGHT_UP
+        extra = b""
+        if answer.tombstone is not None or performance is not None:
+            body: dict[str, Any] = {}
+            if answer.tombstone is not None:
+                flags |= FLAG_TOMBSTONE
+                self._counters.tombstones += 1
+                body["tombstone"] = answer.tombstone.to_wire()
+            if performance is not None:
+                flags |= FLAG_PERFORMANCE
+                body["performance"] = performance
+            extra = msgpack.packb(body)
+        fixed = FETCHED.pack(topic.id, answer.next_from, visible, earliest, answer.count, len(extra))
+        self.write(header(op, flags, request_id, len(fixed) + len(extra) + answer.bytes) + fixed + extra)
+        for part in answer.parts:
+            self.write(part)

@@ -1,0 +1,105 @@
+"""Records that should be there and are not: what took them? Promise: a seq that was given out is not given out again;
+what nobody removed is reported as damage, what its class may lose as a gap, and neither is passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.reading.segments import Segments
+from topicd.shards.delivery.topic.contents import Damaged
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment.debris import cut_open_batch
+from topicd.shards.storage.segment.info import Cut
+
+log = logging.getLogger(__name__)
+
+Hole = tuple[int, int]
+
+
+class Holes:
+    """By topic: what loading and replay have noted."""
+
+    def __init__(self, place: Place, segments: Segments, note_damage: Callable[[str], None]) -> None:
+        self._place = place
+        self._segments = segments
+        self._note_damage = note_damage
+        self.heads: dict[int, int] = {}  # newest seq by snapshot
+        self.between_segments: dict[int, list[Hole]] = {}
+        self.cuts: dict[int, list[Cut]] = {}  # tails of active segments that replay should bring back
+
+    def judge(self, topic: Topic, in_log: list[Hole], claims: Ranges | None) -> None:
+        """At the end of the log. in_log: seqs that no frame of it has. claims: seqs of direct writes."""
+        if claims is not None:
+            self._cut_open_batch(topic, claims)
+        between = self.between_segments.pop(topic.id, [])
+        self._check_holes(topic, between, "are in no segment", "missing segment")
+        self._check_holes(topic, in_log, "are missing in the WAL", "WAL")
+        self._check_cuts(topic, claims or Ranges())
+        self._check_head(topic)
+
+    def index_active_tags(self, topic: Topic) -> None:
+        info = topic.contents.active
+        if info is not None and info.count:
+            data = self._segments.reader(topic, info).read(info.first_seq, info.last_seq)
+            topic.contents.recent_tags.note(data, 0, len(data))
+
+    def _check_holes(self, topic: Topic, holes: list[Hole], how: str, where: str) -> None:
+        """Damage is what nobody removed by the end of the log: files go when their records or their topic did, and
+        the frame that says so may stand behind the hole."""
+        for first, last in holes:
+            for a, b in topic.contents.unexplained(max(first, topic.floors.missed_from), last):
+                self._note_damage(f"topic {topic.name}: seqs {a} to {b} {how}")
+                topic.contents.damaged.append(Damaged(a, b, where))
+
+    def _cut_open_batch(self, topic: Topic, claims: Ranges) -> None:
+        """A direct write that was stored in part was not acknowledged. One of the log goes on in the tail."""
+        seqs, contents, active = topic.seqs, topic.contents, topic.contents.active
+        if active is None or active.last_seq != seqs.head or seqs.head not in claims:
+            return
+        first_seq, had = active.first_seq, active.last_seq
+        left = cut_open_batch(self._place.fs, self._place.data.topic(topic.id), active)
+        if left is None:
+            contents.segments.pop()
+        seqs.load(first_seq - 1 if left is None else left.last_seq, 0)
+        if seqs.head < had:
+            log.info("unfinished write cut", extra={"topic": topic.name, "first_seq": seqs.head + 1, "last_seq": had})
+            contents.recent_tags.clear()
+            self._segments.drop(topic)
+            self.index_active_tags(topic)
+
+    def _check_cuts(self, topic: Topic, claims: Ranges) -> None:
+        """A tail that was cut and did not come back from the WAL had been durable: it is damage. Not so what was on its
+        way past the log: it is durable, and acknowledged, when the index names it."""
+        for cut in self.cuts.pop(topic.id, []):
+            first = max(cut.first_seq, topic.seqs.head + 1)
+            last = cut.indexed if first in claims else cut.last_seq
+            if first <= last:
+                self._note_damage(f"topic {topic.name}: seqs {first} to {last} were cut, see {cut.kept}")
+                topic.contents.damaged.append(Damaged(first, last, cut.kept.name))
+                topic.seqs.reach(last)
+
+    def _check_head(self, topic: Topic) -> None:
+        """A seq that was given out is not given out again, whatever became of its record."""
+        seqs, contents, policy = topic.seqs, topic.contents, topic.policy
+        known = self.heads.get(topic.id, 0)
+        power_lost = self._place.power_lost and policy.waits_for_marks
+        if power_lost:
+            known = max(known, seqs.reserved)
+        if known <= seqs.head:
+            return
+        # A class that waits for no sync may lose its tail; then it is a gap, not damage.
+        may_be_lost = power_lost or policy.may_lose_tail
+        for first, last in contents.unexplained(max(seqs.head + 1, topic.floors.missed_from), known):
+            if may_be_lost:
+                log.warning(
+                    "unsynced tail may be lost", extra={"topic": topic.name, "first_seq": first, "last_seq": last}
+                )
+                contents.lost.add(first, last)
+            else:
+                self._note_damage(f"topic {topic.name}: seqs {first} to {last} are neither in segments nor in the WAL")
+                contents.damaged.append(Damaged(first, last, "WAL"))
+        seqs.reach(known)

@@ -1,0 +1,48 @@
+"""Which topics the snapshots of all shards give to this one. Promise: a snapshot is the last word on the names of its
+partition, whatever the number of shards was then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from topicd import paths
+from topicd.placement import delivery_shard
+from topicd.shards.delivery.place import Place
+from topicd.shards.storage.snapshot import SnapshotStore
+from topicd.shards.storage.topic_entry import TopicEntry
+
+
+class Settled(NamedTuple):
+    """Of one of so many shards: topics with ids below this are in its snapshot, or gone."""
+
+    shards: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    below: int
+
+    def covers(self, name: str, topic_id: int) -> bool:
+        return topic_id < self.below and delivery_shard(name, self.shards) == self.index
+
+
+def load_entries(place: Place, note_damage: Callable[[str], None]) -> tuple[list[TopicEntry], list[Settled]]:
+    """One of ours of this run says all; before the first of them, those of all shards of earlier runs do."""
+    found: list[tuple[tuple[int, int], dict[str, Any]]] = []
+    for name in place.fs.listdir(place.data.meta):
+        shard = paths.parse_shard_dir(name)
+        if shard is None:
+            continue
+        store = SnapshotStore(place.fs, place.data.snapshots(shard))
+        found += [((int(body["run"]), number), body) for number, body in store.load_by_run()]
+        for problem in store.problems:
+            note_damage(f"snapshot passed over: {problem}")
+    ours = [item for item in found if item[0][0] == place.run and int(item[1]["shard"]) == place.index]
+    found = ours or [item for item in found if item[0][0] < place.run]
+    entries: dict[str, TopicEntry] = {}
+    settled: list[Settled] = []
+    for _, body in sorted(found, key=lambda item: item[0]):
+        shards, index = int(body["shards"]), int(body["shard"])
+        entries = {name: e for name, e in entries.items() if delivery_shard(name, shards) != index}
+        entries.update({entry.name: entry for entry in map(TopicEntry.from_wire, body["topics"])})
+        settled.append(Settled(shards, index, int(body["settled_below"])))
+    return [e for e in entries.values() if delivery_shard(e.name, place.delivery_shards) == place.index], settled

@@ -1,0 +1,54 @@
+"""A topic to and from its entry in a snapshot."""
+
+from __future__ import annotations
+
+from topicd.model import TopicConfig
+from topicd.shards.delivery.topic.contents import Damaged
+from topicd.shards.delivery.topic.floors import Loss
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.topic_entry import TopicEntry
+
+
+def entry_of(topic: Topic) -> TopicEntry:
+    seqs, floors, contents = topic.seqs, topic.floors, topic.contents
+    return TopicEntry(
+        id=topic.id,
+        name=topic.name,
+        config=topic.config.to_fields(),
+        created_ms=topic.created_ms,
+        earliest=floors.earliest,
+        evict_floor=floors.evict_floor,
+        losses=[(loss.floor, loss.reason, loss.records) for loss in floors.losses],
+        delete_below=floors.delete_below,
+        reserved=seqs.reserved,
+        gone=list(contents.gone),
+        lost=list(contents.lost),
+        head=seqs.visible,
+        last_ts=seqs.last_ts,
+        damaged=[(place.first_seq, place.last_seq, place.where) for place in contents.damaged],
+        changes=topic.changes.settled,
+        parts={part.KEY: part.to_snapshot(seqs.visible) for part in topic.parts()},
+    )
+
+
+def topic_of(entry: TopicEntry, outlet: int) -> Topic:
+    """Without its records, which segments and log bring."""
+    topic = Topic(entry.id, entry.name, TopicConfig.from_stored(entry.config), outlet, entry.created_ms)
+    seqs, floors, contents = topic.seqs, topic.floors, topic.contents
+    floors.earliest = entry.earliest
+    floors.evict_floor = entry.evict_floor
+    floors.losses = [Loss(*loss) for loss in entry.losses]
+    floors.delete_below = entry.delete_below
+    seqs.reserve(entry.reserved)
+    seqs.last_ts = entry.last_ts
+    if not topic.policy.logged:
+        seqs.reach(entry.head)
+    contents.gone = Ranges(entry.gone)
+    contents.lost = Ranges(entry.lost)
+    contents.damaged = [Damaged(*place) for place in entry.damaged]
+    topic.changes.newest = entry.changes
+    for part in topic.parts():
+        if part.KEY in entry.parts:
+            part.restore(entry.parts[part.KEY])
+    return topic

@@ -1,0 +1,121 @@
+"""Where the records of a topic are, and which of them are dead. Promise: count and bytes are those of the live records
+that can be read; a record that is dead in memory stays dead in its segment.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topicd.limits import MAX_SEQ
+from topicd.shards.delivery.topic.recent_tags import RecentTags
+from topicd.shards.delivery.topic.tail import Blob, Tail
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment.info import SegmentInfo
+
+
+class Damaged(NamedTuple):
+    """Seqs that were stored once and cannot be read any more."""
+
+    first_seq: int
+    last_seq: int
+    where: str
+
+
+class Contents:
+    __slots__ = (
+        *("bytes", "count", "damaged", "gone", "lost", "marks"),
+        *("recent_tags", "segments", "tail", "tail_dead", "unmarked"),
+    )
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+        self.tail = Tail()
+        self.tail_dead = Ranges()
+        self.segments: list[SegmentInfo] = []
+        self.marks: dict[int, Ranges] = {}  # dead seqs by segment
+        self.unmarked: dict[int, Ranges] = {}  # of these, what is not in the segment's .del file yet
+        self.gone = Ranges()  # seqs of segments that were dropped whole because every record was deleted
+        self.lost = Ranges()  # seqs that power loss took before they were synced
+        self.recent_tags = RecentTags()
+        self.damaged: list[Damaged] = []
+
+    # ---- records come ----
+
+    def add(self, blob: Blob, count: int, content: int, *, untagged: bool) -> None:
+        """They became visible."""
+        self.count += count
+        self.bytes += content
+        self.tail.append(blob)
+        if not untagged:
+            self.recent_tags.note(blob.data, blob.start, blob.end)
+
+    def replay(self, blob: Blob) -> None:
+        """From the log. What is left of a topic is counted at the end."""
+        self.tail.append(blob)
+        self.tail_dead.update(self.gone.within(blob.first_seq, blob.last_seq))
+        self.recent_tags.note(blob.data, blob.start, blob.end)
+
+    # ---- records go ----
+
+    def remove(self, records: int, content: int) -> None:
+        """So much of the live records is live no longer."""
+        self.count -= records
+        self.bytes -= content
+
+    def mark(self, info: SegmentInfo, ranges: list[tuple[int, int]], dead_bytes: int) -> None:
+        """These seqs of a segment are dead."""
+        marks = self.marks.setdefault(info.first_seq, Ranges())
+        unmarked = self.unmarked.setdefault(info.first_seq, Ranges())
+        for first, last in ranges:
+            info.dead += marks.add(first, last)
+            unmarked.add(first, last)
+        info.dead_bytes += dead_bytes
+
+    def marked(self, first_seq: int, ranges: Ranges) -> bool:
+        """The .del file of a segment has these; True if no segment waits for marks any more."""
+        left = self.unmarked.get(first_seq)
+        if left is None:
+            return False
+        rest = [part for first, last in left for part in ranges.missing(first, last)]
+        if rest:
+            self.unmarked[first_seq] = Ranges(rest)
+        else:
+            del self.unmarked[first_seq]
+        return not self.unmarked
+
+    def drop(self, info: SegmentInfo) -> None:
+        """A segment whose records are all dead."""
+        self.gone.add(info.first_seq, info.last_seq)
+        self.segments.remove(info)
+        self.marks.pop(info.first_seq, None)
+        self.unmarked.pop(info.first_seq, None)
+
+    def forget_gone(self, earliest: int, head: int) -> None:
+        """Below every floor nobody asks any more."""
+        self.gone = Ranges(self.gone.within(earliest, head))
+
+    def keep_tail_dead(self, first: int, last: int) -> None:
+        self.tail_dead = Ranges(self.tail_dead.within(first, last))
+
+    # ---- questions ----
+
+    @property
+    def oldest_end_ms(self) -> int:
+        """When the newest record of the oldest segment or blob was written; now or later if there is none."""
+        if self.segments:
+            return self.segments[0].last_ts
+        blob = self.tail.first()
+        return MAX_SEQ if blob is None else blob.last_ts
+
+    @property
+    def active(self) -> SegmentInfo | None:
+        """The segment that takes further records."""
+        return self.segments[-1] if self.segments and not self.segments[-1].sealed else None
+
+    def is_damaged(self, first: int, last: int) -> bool:
+        return any(place.first_seq <= last and first <= place.last_seq for place in self.damaged)
+
+    def unexplained(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Of seqs that nothing holds, those that no delete and no loss of power accounts for."""
+        return Ranges([*self.gone, *self.lost]).missing(first, last) if first <= last else []

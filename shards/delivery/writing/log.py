@@ -1,0 +1,86 @@
+"""The one way into the WAL. Promise: what was written before stands before it in the log; a change is told exactly once
+that it was stored as it needs, or that it was not; the next snapshot knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from topicd.errors import TopicdError
+from topicd.frames import FrameType, control_frame
+from topicd.shards.delivery.agenda import Agenda
+from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.durability import Need
+from topicd.shards.delivery.writing.entry import ControlEntry, Entry, Part
+from topicd.shards.delivery.writing.outlet import Outlet
+
+
+class Log:
+    def __init__(self, place: Place, outlets: list[Outlet], agenda: Agenda, backlog: Backlog) -> None:
+        self._clock = place.clock
+        self._joined_below = place.gathered_bytes + place.small_batch
+        self.outlets = outlets
+        self._agenda = agenda
+        self._backlog = backlog
+        self.place_gathered: Callable[[], None] = lambda: None  # set by the appender, which gathers small batches
+
+    def outlet_of(self, topic: Topic) -> Outlet:
+        return self.outlets[topic.outlet]
+
+    @property
+    def crowded(self) -> bool:
+        """So many changes are under way that clients may make no more."""
+        return any(outlet.crowded for outlet in self.outlets)
+
+    def append(self, topic: Topic, wire: list[Part], entry: Entry) -> None:
+        """Records, to the ring. The turn under way rings."""
+        outlet, size = self.outlets[topic.outlet], sum(map(len, wire))
+        if len(wire) > 1 and size < self._joined_below:
+            wire = [b"".join(wire)]
+        outlet.submit(wire, size, entry)
+        self._agenda.to_ring.add(outlet)
+
+    def change(
+        self,
+        topic: Topic,
+        kind: FrameType,
+        body: dict[str, Any],
+        *,
+        seq: int,
+        need: Need,
+        applied: Callable[[], None] | None = None,
+        refused: Callable[[TopicdError], None] | None = None,
+        numbered: bool = False,
+    ) -> None:
+        """A control frame. applied: it is stored; refused: it is not, and never will be. A numbered change is not
+        replayed when the snapshot holds it already: for those that must not be done twice, or out of order."""
+        number = 0
+        if numbered:
+            number = body["no"] = topic.changes.begin()
+
+        def stored() -> None:
+            topic.changes.end(number)
+            if applied is not None:
+                applied()
+
+        def failed(error: TopicdError) -> None:
+            topic.changes.end(number)
+            if refused is not None:
+                refused(error)
+
+        frame = control_frame(kind, topic.id, seq, self._clock.now_ms(), body)
+        self.submit(topic, frame, ControlEntry(need, stored, failed))
+
+    def submit(self, topic: Topic, frame: bytes, entry: Entry) -> None:
+        """A frame whose entry is of a kind of its own."""
+        self.place_gathered()
+        outlet = self.outlets[topic.outlet]
+        if outlet.read_only_errno and entry.need is not Need.PLACED:
+            entry.failed(outlet.refusal())
+            return
+        outlet.submit([frame], len(frame), entry)
+        self._backlog.metadata_changed = True
+        self._agenda.ring(outlet)

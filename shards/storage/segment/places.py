@@ -1,0 +1,82 @@
+"""Where the files of a segment lie. Promise: no other module joins a topic's directory and the name of a segment's
+file, or lists a topic's directory for segments; whoever needs a file resolves the segment and asks for it by part.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from topicd import paths
+from topicd.disk.fs import TMP_SUFFIX, File, Fs, map_file
+from topicd.shards.storage.segment.names import CUT, IDX
+
+
+class SegmentPlace(NamedTuple):
+    """One segment; its files may be there or not."""
+
+    directory: Path | str
+    first_seq: int
+
+    def file(self, part: str) -> Path:
+        return Path(self.directory, paths.segment_name(self.first_seq, part))
+
+    def text(self, part: str) -> str:
+        """The same to be opened at once: making a Path takes longer than opening the file."""
+        return f"{self.directory}/{paths.segment_name(self.first_seq, part)}"
+
+    def open(self, fs: Fs, part: str) -> File:
+        """To be read."""
+        return fs.open(self.text(part))
+
+    def map(self, fs: Fs, part: str) -> memoryview:
+        """The bytes of a part as they are now."""
+        return map_file(fs, self.file(part))
+
+    def read_index(self, fs: Fs) -> bytes:
+        """The whole index; a missing one is empty."""
+        try:
+            file = self.open(fs, IDX)
+        except FileNotFoundError:
+            return b""
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+
+class Listed(NamedTuple):
+    """A file of a segment, found in a topic's directory."""
+
+    path: Path
+    first_seq: int
+    part: str
+    unfinished: bool  # under the temporary name that a crash left
+
+
+def resolve(topic_dir: Path | str, first_seq: int) -> SegmentPlace:
+    return SegmentPlace(topic_dir, first_seq)
+
+
+def list_files(fs: Fs, topic_dir: Path) -> list[Listed]:
+    """Every file of a segment but those that hold what recovery cut off."""
+    found = []
+    for name in fs.listdir(topic_dir):
+        parsed = paths.parse_segment(name.removesuffix(TMP_SUFFIX))
+        if parsed is not None and parsed[1] != CUT:
+            found.append(Listed(topic_dir / name, *parsed, name.endswith(TMP_SUFFIX)))
+    return found
+
+
+def list_segments(fs: Fs, topic_dir: Path) -> dict[int, set[str]]:
+    """The parts that each segment has, by first seq, in order."""
+    found: dict[int, set[str]] = {}
+    for listed in list_files(fs, topic_dir):
+        if not listed.unfinished:
+            found.setdefault(listed.first_seq, set()).add(listed.part)
+    return dict(sorted(found.items()))
+
+
+def is_segment_name(name: str) -> bool:
+    """Is that the name of a file of a segment, whichever part, also of what was cut off?"""
+    return paths.parse_segment(name) is not None

@@ -1,0 +1,92 @@
+"""Both faces offer the same: what one can do, the other can, under the same name and with the same arguments."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import topicd
+import topicd.aio
+from topicd.client.aio.receipts import AsyncDeliveries, AsyncDelivery
+from topicd.client.aio.stages import AsyncStages
+from topicd.client.blocking.pipeline import Pipeline
+from topicd.client.blocking.receipts import Deliveries, Delivery
+from topicd.client.blocking.watch import Watch
+from topicd.client.staging.stages import Stages
+
+PAIRS = [
+    (topicd.Client, topicd.aio.AsyncClient),
+    (topicd.Producer, topicd.aio.AsyncProducer),
+    (Delivery, AsyncDelivery),
+    (Deliveries, AsyncDeliveries),
+    (Pipeline, topicd.aio.AsyncPipeline),
+    (Watch, topicd.aio.AsyncWatch),
+    (topicd.Consumer, topicd.aio.AsyncConsumer),
+    (Stages, AsyncStages),
+]
+# What one face alone has, and why.
+EXCEPTIONS = {
+    "forked": "a loop does not outlive a fork, so asyncio clients have nothing to do after one",
+    "publish_soon": "a future of the loop; in the blocking client that is a producer's delivery",
+    "max_connections": "threads share connections; the asyncio client has one to each shard",
+}
+SPECIAL = {"__iter__": "__aiter__", "__next__": "__anext__", "__enter__": "__aenter__", "__exit__": "__aexit__"}
+
+
+def members(cls: type[Any]) -> dict[str, Any]:
+    return {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_") and name not in EXCEPTIONS}
+
+
+def shape(thing: Any) -> list[tuple[str, ...]]:
+    """Names, kinds, defaults and types of the arguments and what is returned; classes are known by their blocking
+    names."""
+    signature = inspect.signature(thing)
+    parts = [(p.name, str(p.kind), repr(p.default), str(p.annotation)) for p in signature.parameters.values()]
+    parts.append(("returns", str(signature.return_annotation)))
+    return [tuple(text.replace("Async", "") for text in part) for part in parts]
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS)
+def test_the_faces_have_the_same_members(blocking: type[Any], asynchronous: type[Any]) -> None:
+    assert sorted(members(blocking)) == sorted(members(asynchronous))
+    for name, twin in SPECIAL.items():
+        assert hasattr(blocking, name) == hasattr(asynchronous, twin), name
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS)
+def test_the_members_take_and_return_the_same(blocking: type[Any], asynchronous: type[Any]) -> None:
+    for name, member in members(blocking).items():
+        twin = members(asynchronous)[name]
+        assert isinstance(member, property) == isinstance(twin, property), name
+        if inspect.isfunction(member):
+            assert shape(member) == shape(twin), name
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS)
+def test_everything_is_documented_on_both_faces(blocking: type[Any], asynchronous: type[Any]) -> None:
+    for cls in (blocking, asynchronous):
+        assert inspect.getdoc(cls)
+        for name, member in members(cls).items():
+            if inspect.isfunction(member) and name != "parcel_settled":
+                assert inspect.getdoc(member), f"{cls.__name__}.{name}"
+
+
+def test_both_connect_alike() -> None:
+    blocking = [part for part in shape(topicd.connect) if part[0] not in EXCEPTIONS]
+    assert blocking == shape(topicd.aio.connect)
+
+
+def test_a_missing_member_and_a_different_argument_are_found() -> None:
+    """The test itself: it can fail."""
+
+    class One:
+        def read(self, topic: str, *, limit: int = 0) -> int: ...  # type: ignore[empty-body]
+        def write(self) -> None: ...
+
+    class Other:
+        async def read(self, topic: str, *, limit: int = 1) -> int: ...  # type: ignore[empty-body]
+
+    assert sorted(members(One)) != sorted(members(Other))
+    assert shape(One.read) != shape(Other.read)

@@ -1,0 +1,114 @@
+"""Operations of the asyncio face on shards, repeated until they succeed, are refused for good, or time is up. The
+timeout counts from the beginning of an operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from topicd.client.aio.routes import AioRoutes, FutureBatch
+from topicd.client.aio.shared import AioShared
+from topicd.client.core.options import TOPIC_IDS_KEPT
+from topicd.client.core.requests import Append, Request, open_topic
+from topicd.client.core.shardmap import SUPERVISOR, ShardMap
+from topicd.errors import ConnectionLost, InvalidRequest, TopicdError, TopicNotFound, WrongShard
+from topicd.ipc.protocol.codec import Appended, answer_map, parse_ack
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.retry import Patience, Tempo
+from topicd.model import check_topic_name
+
+WINDOW = 256  # single publishes of a topic that are under way at once
+T = TypeVar("T")
+
+
+class AioCaller(AioShared):
+    def __init__(self, shard_map: ShardMap, *, tempo: Tempo, timeout: float, token: str | None) -> None:
+        super().__init__(shard_map, tempo=tempo, timeout=timeout, token=token)
+        self._routes = AioRoutes(self, WINDOW)
+        self._ids: dict[str, int] = {}
+
+    # ---- appends ----
+
+    def append(self, topic: str, frames: bytes | bytearray, count: int) -> FutureBatch:
+        """Sends a batch with the others of this turn; its future gets the first seq."""
+        return self._routes.append(topic, frames, count)
+
+    async def append_alone(self, topic: str, batch: Append) -> Appended:
+        """Sends a batch that has no place among the others."""
+        flags, raw = await self.with_topic(topic, Op.APPEND, batch.body, flags=batch.flags, create=True)
+        return parse_ack(flags, raw, 0, len(raw))
+
+    # ---- requests that may be repeated freely ----
+
+    async def exchange(self, shard: Callable[[], int], op: int, body: bytes, flags: int = 0, wait: float = 0.0) -> Any:
+        """Fetched for FETCH, (flags, body) for all others. The shard is asked for anew at each attempt."""
+        if self.closed:
+            raise InvalidRequest("the client is closed")
+        left = limit = self.timeout + wait
+        began = self.tempo.monotonic()
+        patience: Patience | None = None
+        while True:
+            try:
+                async with asyncio.timeout(left):
+                    connection = await self._routes.link_to(shard()).connection(left)
+                    return await connection.call(op, body, flags)
+            except TimeoutError:
+                error: TopicdError = ConnectionLost(f"the daemon did not answer within {limit:g} s")
+            except TopicdError as exc:
+                error = exc
+            if self.closed:
+                raise error
+            patience = patience or Patience(self.tempo, limit, began)
+            delay = patience.after(error)
+            if isinstance(error, ConnectionLost | WrongShard):
+                await self.refresh()
+            await asyncio.sleep(delay)
+            left = patience.remaining()
+
+    async def ask(self, request: Request[T]) -> T:
+        """Of the shard of its topic; without one, of the daemon's front door."""
+        topic = request.topic
+        if topic is None:
+            return await self.ask_shard(SUPERVISOR, request)
+        _flags, raw = await self.exchange(lambda: self.shard_map.shard_of(topic), request.op, request.body)
+        return request.parse(answer_map(raw))
+
+    async def ask_shard(self, shard: int, request: Request[T]) -> T:
+        _flags, raw = await self.exchange(lambda: shard, request.op, request.body)
+        return request.parse(answer_map(raw))
+
+    async def with_topic(
+        self,
+        topic: str,
+        op: int,
+        body: Callable[[int], bytes],
+        *,
+        flags: int = 0,
+        wait: float = 0.0,
+        create: bool = False,
+    ) -> Any:
+        """A request about a topic by id; an id that is out of date is looked up again, once."""
+        check_topic_name(topic)
+        known = self._ids.get(topic)
+        try:
+            topic_id = known or await self._open(topic, create)
+            return await self.exchange(lambda: self.shard_map.shard_of(topic), op, body(topic_id), flags, wait)
+        except TopicNotFound:
+            self._ids.pop(topic, None)
+            if known is None:
+                raise
+        topic_id = await self._open(topic, create)
+        return await self.exchange(lambda: self.shard_map.shard_of(topic), op, body(topic_id), flags, wait)
+
+    async def _open(self, topic: str, create: bool) -> int:
+        topic_id = await self.ask(open_topic(topic, create=create))
+        if len(self._ids) >= TOPIC_IDS_KEPT:
+            self._ids.clear()
+        self._ids[topic] = topic_id
+        return topic_id
+
+    async def close(self) -> None:
+        self.closed = True
+        await self._routes.end(ConnectionLost("the client was closed before this was acknowledged"))

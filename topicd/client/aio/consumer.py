@@ -1,0 +1,109 @@
+"""A named consumer for asyncio. Promise: every record is delivered at least once; what was acknowledged is never
+delivered again.
+"""
+
+from __future__ import annotations
+
+from topicd.client.aio.caller import AioCaller
+from topicd.client.aio.watch import AsyncWatch
+from topicd.client.core import requests
+from topicd.client.core.acking import Acking, seq_of
+from topicd.client.core.arguments import Match, Start
+from topicd.client.core.records import Event, Record
+from topicd.client.core.watching import OnGap, wanted_of_consumer
+from topicd.errors import TopicNotFound
+
+
+class AsyncConsumer:
+    """Made by `client.consumer`. Iterate it with `async for`; with auto_ack a record counts as processed when the next
+    one is asked for."""
+
+    def __init__(
+        self,
+        caller: AioCaller,
+        topic: str,
+        name: str,
+        *,
+        start: Start,
+        auto_ack: bool,
+        on_gap: OnGap,
+        match: Match,
+        nodes: str | list[str] | None,
+        batch_bytes: int,
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self._caller = caller
+        self._auto_ack = auto_ack
+        wanted = wanted_of_consumer(topic, match, nodes)
+        self._open = requests.open_consumer(topic, name, start)
+        self._watch = AsyncWatch(caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes)
+        self._acking = Acking()
+
+    async def open(self) -> AsyncConsumer:
+        """Finds the consumer or creates it, with the topic if need be, and goes on behind what it has acknowledged."""
+        try:
+            place = await self._caller.ask(self._open)
+        except TopicNotFound:
+            await self._caller.ask(requests.open_topic(self.topic, create=True))
+            place = await self._caller.ask(self._open)
+        self._acking.acked_seq = place.acked_seq
+        await self._watch.open(resume={self.topic: place})
+        return self
+
+    # ---- records ----
+
+    def __aiter__(self) -> AsyncConsumer:
+        return self
+
+    async def __anext__(self) -> Event:
+        self._acking.asked_for_more()
+        if self._auto_ack:
+            await self._ack_processed(idle=not self._watch.buffered)
+        return self._acking.delivered(await self._watch.__anext__())
+
+    @property
+    def acked_seq(self) -> int:
+        """Everything up to this seq is acknowledged."""
+        return self._acking.acked_seq
+
+    @property
+    def unacked(self) -> int:
+        """Records delivered and not acknowledged."""
+        return self._acking.unacked
+
+    async def ack(self, count: int = 1) -> int:
+        """Acknowledges the `count` oldest unacknowledged records; the seq up to which all is acknowledged now."""
+        seq = self._acking.oldest(count)
+        return await self.ack_to(seq) if count else seq
+
+    async def ack_to(self, record: int | Record) -> int:
+        """Acknowledges every record up to this one or up to this seq."""
+        seq = seq_of(record)
+        return self._acking.acked(seq, await self._caller.ask(requests.ack_consumer(self.topic, self.name, seq)))
+
+    async def lag(self) -> int:
+        """How many seqs lie between what is acknowledged and the head, as the daemon sees it."""
+        return await self._caller.ask(requests.consumer_lag(self.topic, self.name))
+
+    async def _ack_processed(self, *, idle: bool) -> None:
+        seq = self._acking.auto_ack(idle)
+        if seq is not None:
+            await self.ack_to(seq)
+
+    # ---- life ----
+
+    async def close(self, *, processed: bool = True) -> None:
+        """With auto_ack, acknowledges what was delivered, the record in hand included unless processed=False."""
+        if self._auto_ack and not self._watch.closed and not self._caller.closed:
+            if processed:
+                self._acking.asked_for_more()
+            await self._ack_processed(idle=True)
+        await self._watch.close()
+
+    async def __aenter__(self) -> AsyncConsumer:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        # The record whose processing failed is delivered again.
+        await self.close(processed=kind is None)

@@ -1,0 +1,216 @@
+"""The operations of the asyncio face: the same requests and promises as topicd.client.blocking.operations."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from topicd.client.aio.bulk import publish_batches
+from topicd.client.aio.caller import AioCaller
+from topicd.client.aio.history import history
+from topicd.client.core import requests
+from topicd.client.core.answers import ConsumerInfo, Deleted, TopicInfo, TopicState
+from topicd.client.core.arguments import Match, Start
+from topicd.client.core.batch import Batch, ReadResult
+from topicd.client.core.encode import Serializer, encode_list, encode_one, label, named_serializer
+from topicd.client.core.history import Reading
+from topicd.client.core.receipts import published
+from topicd.client.core.records import Published
+from topicd.ipc.protocol.codec import checked_key
+from topicd.ipc.protocol.messages import Op
+from topicd.limits import FETCH_BYTES_MAX
+from topicd.model import TopicConfig
+
+
+class AsyncOperations:
+    def __init__(self, caller: AioCaller, *, node: str | None = None, serializer: str | Serializer = "json") -> None:
+        self._caller = caller
+        self._node = label(node, "node")
+        self._serialize = named_serializer(serializer)
+
+    @property
+    def caller(self) -> AioCaller:
+        """For what is built on the client."""
+        return self._caller
+
+    # ---- writing ----
+
+    async def publish(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        meta: dict[str, Any] | None = None,
+        key: str | bytes | None = None,
+    ) -> int:
+        """Stores one record and returns its seq; see `topicd.Client.publish`. Any number may be awaited at once; those
+        of one turn of the loop are sent together, in order."""
+        frames = encode_one(data, tag, node or self._node, meta, self._serialize)
+        if key is not None:
+            return (await self._caller.append_alone(topic, requests.append(frames, 1, key=checked_key(key)))).first_seq
+        return await self._caller.append(topic, frames, 1).future
+
+    def publish_soon(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> asyncio.Future[int]:
+        """`publish` without a coroutine: a future of the seq, for those who send much and wait later."""
+        frames = encode_one(data, tag, node or self._node, meta, self._serialize)
+        return self._caller.append(topic, frames, 1).future
+
+    async def publish_many(
+        self,
+        topic: str,
+        records: Sequence[Any],
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        performance: bool = False,
+    ) -> Published:
+        """Stores a list of bytes (fastest), text, JSON values, `Record`s or (data, tag, node, meta) tuples, in order;
+        see `topicd.Client.publish_many`."""
+        batches = encode_list(records, tag, node, self._node, self._serialize)
+        if len(batches) > 1:
+            return await publish_batches(self._caller, topic, batches)
+        if performance:
+            return Published.of(await self._caller.append_alone(topic, requests.append(*batches[0], performance=True)))
+        batch = self._caller.append(topic, *batches[0])
+        await batch.future
+        return published([batch])
+
+    # ---- reading ----
+
+    async def read(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        limit: int = 0,
+        max_bytes: int = 0,
+        wait: float = 0.0,
+        match: Match = None,
+        nodes: str | Sequence[str] | None = None,
+        from_time: datetime | None = None,
+        metadata_only: bool = False,
+        performance: bool = False,
+        epoch: int | None = None,
+    ) -> ReadResult:
+        """Records with a seq above from_seq, oldest first; see `topicd.Client.read`."""
+        request = requests.fetch(
+            from_seq,
+            limit=limit,
+            max_bytes=max_bytes,
+            match=match,
+            nodes=nodes,
+            from_time=from_time,
+            metadata_only=metadata_only,
+            performance=performance,
+            epoch=epoch,
+        )
+        poll = requests.LongPoll(self._caller.tempo, wait)
+        while True:
+            wait_ms = poll.next_ms()
+            body = partial(request.body, wait_ms=wait_ms)
+            fetched = await self._caller.with_topic(topic, Op.FETCH, body, flags=request.flags, wait=wait_ms / 1000)
+            found = ReadResult(topic, fetched)
+            if poll.over(found):
+                return found
+
+    def history(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        to_seq: int | None = None,
+        match: Match = None,
+        epoch: int | None = None,
+    ) -> AsyncIterator[Batch]:
+        """Everything with a seq above from_seq, up to to_seq and at most to the head, in large batches, then ends; see
+        `topicd.Client.history`."""
+        reading = Reading(topic, from_seq, to_seq, match)
+
+        async def read(at: int, limit: int) -> Batch:
+            return await self.read(topic, at, limit=limit, max_bytes=FETCH_BYTES_MAX, match=reading.match, epoch=epoch)
+
+        return history(self._caller, reading, read, lambda: self._caller.shard_map.history_socket(topic))
+
+    # ---- consumers ----
+
+    async def consumers(self, topic: str) -> list[ConsumerInfo]:
+        """The named consumers of a topic."""
+        return await self._caller.ask(requests.consumers(topic))
+
+    async def open_consumer(self, topic: str, name: str, start: Start = "earliest") -> int:
+        """Creates a consumer that does not exist yet, and leaves one that does where it is; the seq it counts as having
+        acknowledged. For readers that deliver by other means; `consumer` delivers."""
+        return (await self._caller.ask(requests.open_consumer(topic, name, start))).acked_seq
+
+    async def ack_consumer(self, topic: str, name: str, seq: int) -> int:
+        """Acknowledges everything up to seq; never goes back. The seq up to which all is acknowledged now."""
+        return await self._caller.ask(requests.ack_consumer(topic, name, seq))
+
+    async def reset_consumer(self, topic: str, name: str, start: Start) -> int:
+        """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
+        return await self._caller.ask(requests.reset_consumer(topic, name, start))
+
+    async def remove_consumer(self, topic: str, name: str) -> None:
+        """Forgets a consumer."""
+        await self._caller.ask(requests.remove_consumer(topic, name))
+
+    # ---- topics ----
+
+    async def state(self, topic: str, *, touch: bool = True) -> TopicState:
+        """Where a topic stands; with `touch` this counts as a read."""
+        return await self._caller.ask(requests.state(topic, touch))
+
+    async def configure(self, topic: str, **config: Any) -> TopicConfig:
+        """Creates the topic or changes the given fields; returns the whole configuration."""
+        return await self._caller.ask(requests.configure(topic, config))
+
+    async def topics(self, prefix: str = "", *, internal: bool = False) -> AsyncIterator[TopicInfo]:
+        """All topics whose name begins with prefix, sorted by name. Topicd's own (`topicd.*`) are among them if
+        `internal` or the prefix asks for them."""
+        shards = self._caller.shard_map.shards()
+        pages = await asyncio.gather(*(self._topics_of(shard, prefix, internal) for shard in shards))
+        for topic in heapq.merge(*pages, key=lambda topic: topic.topic):
+            yield topic
+
+    async def _topics_of(self, shard: int, prefix: str, internal: bool) -> list[TopicInfo]:
+        found: list[TopicInfo] = []
+        after: str | None = ""
+        while after is not None:
+            page = await self._caller.ask_shard(shard, requests.topics_page(prefix, after, internal))
+            found += page.topics
+            after = page.next
+        return found
+
+    async def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
+        """Removes records for good: those below before_seq, those whose tag matches, or those that are both."""
+        return await self._caller.ask(requests.delete(topic, before_seq, match))
+
+    async def delete_topic(self, topic: str, *, if_empty: bool = False) -> int:
+        """Removes the topic with everything in it; the id it had."""
+        return await self._caller.ask(requests.delete_topic(topic, if_empty))
+
+    # ---- the daemon ----
+
+    async def status(self) -> dict[str, Any]:
+        """The daemon's processes, their state and counters."""
+        return await self._caller.ask(requests.status())
+
+    async def ping(self) -> float:
+        """Seconds there and back."""
+        began = self._caller.tempo.monotonic()
+        await self._caller.ask(requests.ping())
+        return self._caller.tempo.monotonic() - began

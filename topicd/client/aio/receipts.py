@@ -1,0 +1,68 @@
+"""Outcomes that a task can wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+from topicd.client.core.receipts import Owner, Parcel, Receipt, Receipts
+from topicd.client.core.records import Published
+from topicd.errors import TopicdError
+
+
+class Awaitable(Owner, Protocol):
+    """What a delivery needs of its producer."""
+
+    async def wait_for(self, parcel: Parcel[Any], timeout: float | None) -> None: ...
+    def call_when_done(self, parcel: Parcel[Any], call: Callable[[], object]) -> None: ...
+
+
+class AsyncDelivery(Receipt[Awaitable]):
+    """The outcome of one record; `await delivery` gives its seq."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, int]:
+        return self.result().__await__()
+
+    async def result(self, timeout: float | None = None) -> int:
+        """The record's seq; waits for it. Raises what refused the record, or TimeoutError."""
+        error = await self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._parcel.first_seq + self._index
+
+    async def exception(self, timeout: float | None = None) -> TopicdError | None:
+        """What refused the record, if anything did; waits for it."""
+        parcel = self._parcel
+        parcel.observed = True
+        if not parcel.done:
+            await parcel.owner.wait_for(parcel, timeout)
+        return parcel.error
+
+    def add_done_callback(self, function: Callable[[AsyncDelivery], object]) -> None:
+        """Calls function(self) in the loop once the outcome is known, or at once if it is known."""
+        self._parcel.observed = True
+        self._parcel.owner.call_when_done(self._parcel, lambda: function(self))
+
+
+class AsyncDeliveries(Receipts[Awaitable]):
+    """The outcome of a list of records."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Published]:
+        return self.result().__await__()
+
+    async def result(self, timeout: float | None = None) -> Published:
+        """Waits for all of them. Raises the first error; what was stored before it stays stored."""
+        for parcel in self._parcels:
+            parcel.observed = True
+            if not parcel.done:
+                await parcel.owner.wait_for(parcel, timeout)
+        return self._published()
+
+    async def seqs(self, timeout: float | None = None) -> list[int]:
+        """The seq of each; waits for all of them."""
+        await self.result(timeout)
+        return self._seqs()

@@ -1,0 +1,242 @@
+"""A blocking connection: one request, one answer. Used by one thread at a time.
+
+Timeouts are the kernel's (SO_RCVTIMEO), so that a call is one send and one receive and nothing else. A
+connection whose answer did not come is closed: the answer to an old request is never taken for that to a
+new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from typing import TypeVar
+
+from topicd.client.core import requests
+from topicd.client.core.address import Address, explained
+from topicd.client.core.requests import Request
+from topicd.client.core.sockets import open_socket
+from topicd.errors import ConnectionLost, FormatError, TopicdError
+from topicd.ipc.protocol.codec import (
+    ACK,
+    ACK_LENGTH,
+    ACK_OP,
+    COPY_FLAG,
+    DEDUPED_FLAG,
+    ERROR_OP,
+    JOIN_UP_TO,
+    Appended,
+    Hello,
+    answer_map,
+    append_head,
+    error_of,
+    parse_ack,
+)
+from topicd.ipc.protocol.cutter import Arrived, Cutter
+from topicd.ipc.protocol.wire import ANSWER, message
+from topicd.limits import MIB
+
+T = TypeVar("T")
+
+_TIMEVAL = struct.Struct("@ll")
+_SEND_BUFFER = 2 * MIB
+
+
+def dial(target: str | os.PathLike[str] | Address, timeout: float, token: str | None = None) -> Connection:
+    """Connected, greeted and ready. Raises ConnectionLost or what the daemon refused with."""
+    connection = Connection(open_socket(target, timeout), timeout)
+    try:
+        connection.greet(token)
+    except TopicdError as exc:
+        connection.close()
+        raise explained(target, exc) from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class Connection:
+    def __init__(self, sock: socket.socket, timeout: float) -> None:
+        # Blocking for Python, bounded by the kernel.
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        self.sock = sock
+        self.cutter = Cutter()
+        self.closed = False
+        self.hello: Hello | None = None
+        self._request_id = 0
+        self._timeout = 0.0
+        self.set_timeout(timeout)
+
+    def set_timeout(self, seconds: float | None) -> None:
+        """How long a send or a receive may take; None: for ever."""
+        wanted = 0.0 if seconds is None else max(0.001, seconds)
+        if wanted == self._timeout:
+            return
+        self._timeout = wanted
+        raw = _TIMEVAL.pack(int(wanted), int(wanted % 1 * 1_000_000))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, raw)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, raw)
+
+    def greet(self, token: str | None) -> None:
+        self.hello = self.ask(requests.hello(token))
+
+    def next_id(self) -> int:
+        self._request_id = self._request_id % 0xFFFFFFFF + 1
+        return self._request_id
+
+    def ask(self, request: Request[T]) -> T:
+        return request.parse(answer_map(self.exchange(request.op, request.body).body()))
+
+    def exchange(self, op: int, body: bytes, flags: int = 0) -> Arrived:
+        """The answer's bytes are valid until the next use of the connection. Raises the daemon's error."""
+        request_id = self.next_id()
+        try:
+            self.send(message(op, request_id, body, flags))
+            return self.answer(request_id, op | ANSWER)
+        except TopicdError:
+            raise
+        except BaseException:
+            # Interrupted in between: the answer may still come and would be taken for the next one's.
+            self.close()
+            raise
+
+    def append(
+        self,
+        topic_id: int,
+        producer_id: int,
+        number: int,
+        count: int,
+        frames: bytearray,
+        key: bytes = b"",
+        flags: int = 0,
+    ) -> Appended:
+        request_id = self._request_id = self._request_id % 0xFFFFFFFF + 1
+        head = append_head(request_id, topic_id, producer_id, number, count, len(frames), key, flags)
+        try:
+            if len(frames) <= JOIN_UP_TO:
+                self.sock.sendall(head + frames)
+            else:
+                self.send_parts([head, frames])
+            cutter = self.cutter
+            size = self.sock.recv_into(cutter.window())
+            if size == ACK.size:
+                length, op, flags, answered, first_seq, stored, head_seq = ACK.unpack_from(cutter.buffer)
+                if op == ACK_OP and length == ACK_LENGTH and answered == request_id:
+                    return Appended(first_seq, stored, head_seq, bool(flags & DEDUPED_FLAG), None)
+            self._received(size)
+            arrived = self.answer(request_id, ACK_OP)
+            return parse_ack(arrived.flags, arrived.buffer, arrived.start, arrived.end)
+        except OSError as exc:
+            raise self._lost(exc) from exc
+        except TopicdError:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def start_append(self, topic_id: int, producer_id: int, number: int, records: int, frames: list[memoryview]) -> int:
+        """Sends frames as they are, in any number of pieces, and does not wait; the id for `finish_append`."""
+        request_id = self.next_id()
+        head = append_head(request_id, topic_id, producer_id, number, records, sum(map(len, frames)))
+        try:
+            self.send_parts([head, *frames])
+        except OSError as exc:
+            raise self._lost(exc) from exc
+        return request_id
+
+    def start_copy(self, topic_id: int, producer_id: int, number: int, records: int, ranges: bytes) -> int:
+        """Like start_append, of records that the daemon has already: packed COPIED."""
+        request_id = self.next_id()
+        head = append_head(request_id, topic_id, producer_id, number, records, len(ranges), flags=COPY_FLAG)
+        self.send(head + ranges)
+        return request_id
+
+    def finish_append(self, request_id: int) -> Appended:
+        """The answer to the oldest append that was started and not finished."""
+        arrived = self.answer(request_id, ACK_OP)
+        return parse_ack(arrived.flags, arrived.buffer, arrived.start, arrived.end)
+
+    def send(self, data: bytes) -> None:
+        try:
+            self.sock.sendall(data)
+        except OSError as exc:
+            raise self._lost(exc) from exc
+
+    def send_parts(self, parts: list[bytes | bytearray | memoryview]) -> None:
+        """Everything of every part, without joining them. Raises OSError."""
+        sent = self.sock.sendmsg(parts)
+        for part in parts:
+            if sent >= len(part):
+                sent -= len(part)
+                continue
+            self.sock.sendall(memoryview(part)[sent:])
+            sent = 0
+
+    def receive(self) -> Arrived:
+        """The next message, whatever it is; blocks until it is there or the timeout has passed."""
+        while (arrived := self._take()) is None:
+            try:
+                size = self.sock.recv_into(self.cutter.window())
+            except OSError as exc:
+                raise self._lost(exc) from exc
+            self._received(size)
+        return arrived
+
+    def answer(self, request_id: int, op: int) -> Arrived:
+        arrived = self.receive()
+        if arrived.op == ERROR_OP and arrived.request_id in (request_id, 0):
+            error = self._error(arrived)
+            if arrived.request_id == 0:
+                self.close()
+            raise error
+        if arrived.op != op or arrived.request_id != request_id:
+            self.close()
+            raise FormatError(
+                f"the daemon answered op 0x{arrived.op:02x} of request {arrived.request_id} "
+                f"where op 0x{op:02x} of request {request_id} was due"
+            )
+        return arrived
+
+    def _error(self, arrived: Arrived) -> TopicdError:
+        try:
+            return error_of(arrived.body())
+        except FormatError:
+            self.close()
+            raise
+
+    def _take(self) -> Arrived | None:
+        try:
+            return self.cutter.take()
+        except FormatError:
+            self.close()
+            raise
+
+    def _received(self, size: int) -> None:
+        if not size:
+            raise self._lost(None)
+        self.cutter.received(size)
+
+    def _lost(self, exc: OSError | None) -> ConnectionLost:
+        self.close()
+        if exc is None:
+            return ConnectionLost("the daemon closed the connection")
+        if isinstance(exc, BlockingIOError):
+            return ConnectionLost(f"the daemon did not answer within {self._timeout:g} s")
+        return ConnectionLost(f"the connection to the daemon broke: {exc.strerror or exc}")
+
+    def abandon(self) -> None:
+        """Lets go of it without ending it: another process uses it."""
+        self.closed = True
+        self.sock.close()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(OSError):
+            # Wakes a thread that is blocked in receive.
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()

@@ -1,0 +1,235 @@
+"""The blocking operations: each sends its request and returns what the answer means. Promise: every call returns what
+happened, or raises an error of topicd.errors; restarts of the daemon within the timeout are waited out, and nothing is
+stored twice because of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from topicd.client.blocking.bulk import publish_batches
+from topicd.client.blocking.caller import Caller
+from topicd.client.blocking.connection import Connection
+from topicd.client.blocking.history import history
+from topicd.client.core import requests
+from topicd.client.core.answers import ConsumerInfo, Deleted, TopicInfo, TopicState
+from topicd.client.core.arguments import Match, Start
+from topicd.client.core.batch import Batch, ReadResult
+from topicd.client.core.encode import Serializer, encode_list, encode_one, label, named_serializer
+from topicd.client.core.history import Reading
+from topicd.client.core.records import Published
+from topicd.ipc.protocol.codec import checked_key
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import MessageFlag
+from topicd.limits import FETCH_BYTES_MAX
+from topicd.model import TopicConfig
+
+
+class Operations:
+    def __init__(self, caller: Caller, *, node: str | None = None, serializer: str | Serializer = "json") -> None:
+        self._caller = caller
+        self._node = label(node, "node")
+        self._serialize = named_serializer(serializer)
+
+    @property
+    def caller(self) -> Caller:
+        """For what is built on the client."""
+        return self._caller
+
+    # ---- writing ----
+
+    def publish(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        meta: dict[str, Any] | None = None,
+        key: str | bytes | None = None,
+    ) -> int:
+        """Stores one record and returns its seq. A record with a `key` that was used within the topic's
+        idempotency window is not stored again; the seq is that of the first.
+
+        >>> client.publish("orders", b"hello", tag="greeting")
+        1
+        """
+        frames = encode_one(data, tag, node or self._node, meta, self._serialize)
+        return self._caller.append(topic, frames, 1, b"" if key is None else checked_key(key)).first_seq
+
+    def publish_many(
+        self,
+        topic: str,
+        records: Sequence[Any],
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        performance: bool = False,
+    ) -> Published:
+        """Stores a list of bytes (fastest), text, JSON values, `Record`s or (data, tag, node, meta) tuples,
+        in order.
+
+        Up to 10,000 records and 64 MiB are one batch: all of it is stored or nothing. Longer lists are several
+        batches; when one of them is refused, detail["stored"] of the error says how many records preceded it. With
+        `performance` the answer to a single batch says where the daemon's time went.
+
+        >>> client.publish_many("orders", [b"a", b"b", b"c"]).count
+        3
+        """
+        batches = encode_list(records, tag, node, self._node, self._serialize)
+        if len(batches) > 1:
+            return publish_batches(self._caller, topic, batches)
+        flags = int(MessageFlag.PERFORMANCE) if performance else 0
+        return Published.of(self._caller.append(topic, *batches[0], flags=flags))
+
+    # ---- reading ----
+
+    def read(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        limit: int = 0,
+        max_bytes: int = 0,
+        wait: float = 0.0,
+        match: Match = None,
+        nodes: str | Sequence[str] | None = None,
+        from_time: datetime | None = None,
+        metadata_only: bool = False,
+        performance: bool = False,
+        epoch: int | None = None,
+    ) -> ReadResult:
+        """Records with a seq above from_seq, oldest first, up to limit and max_bytes (0: the daemon's
+        defaults).
+
+        `wait` is how long to wait for a first record. `match` takes a tag, or a beginning with a trailing
+        star. `nodes` names origins whose records are left out. `epoch` is the topic_id the cursor belongs
+        to: if the topic was created anew since, the answer says so and begins at its start.
+
+        >>> stored = client.publish_many("letters", [b"a", b"b", b"c"])
+        >>> client.read("letters", 1).payloads()
+        [b'b', b'c']
+        """
+        request = requests.fetch(
+            from_seq,
+            limit=limit,
+            max_bytes=max_bytes,
+            match=match,
+            nodes=nodes,
+            from_time=from_time,
+            metadata_only=metadata_only,
+            performance=performance,
+            epoch=epoch,
+        )
+        poll = requests.LongPoll(self._caller.tempo, wait)
+        while True:
+            found = self._fetch(topic, request, poll.next_ms())
+            if poll.over(found):
+                return found
+
+    def _fetch(self, topic: str, request: requests.Fetch, wait_ms: int) -> ReadResult:
+        def attempt(connection: Connection, topic_id: int) -> ReadResult:
+            arrived = connection.exchange(Op.FETCH, request.body(topic_id, wait_ms), request.flags)
+            return ReadResult(topic, connection.cutter.fetched(arrived))
+
+        timeout = self._caller.timeout + wait_ms / 1000
+        return self._caller.with_topic(topic, attempt, create=False, timeout=timeout)
+
+    def history(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        to_seq: int | None = None,
+        match: Match = None,
+        epoch: int | None = None,
+    ) -> Iterator[Batch]:
+        """Everything with a seq above from_seq, up to to_seq and at most to the head, in large batches, then ends.
+
+        On the daemon's own host and as its user the sealed part is read from the files themselves. `match` and `epoch`
+        are as in `read`.
+
+        >>> stored = client.publish_many("letters", [b"a", b"b", b"c"])
+        >>> sum(len(batch) for batch in client.history("letters", to_seq=2))
+        2
+        """
+        reading = Reading(topic, from_seq, to_seq, match)
+
+        def read(at: int, limit: int) -> Batch:
+            return self.read(topic, at, limit=limit, max_bytes=FETCH_BYTES_MAX, match=reading.match, epoch=epoch)
+
+        return history(reading, read, lambda: self._caller.shard_map.history_socket(topic))
+
+    # ---- consumers ----
+
+    def consumers(self, topic: str) -> list[ConsumerInfo]:
+        """The named consumers of a topic."""
+        return self._caller.ask(requests.consumers(topic))
+
+    def open_consumer(self, topic: str, name: str, start: Start = "earliest") -> int:
+        """Creates a consumer that does not exist yet, and leaves one that does where it is; the seq it counts as having
+        acknowledged. For readers that deliver by other means; `consumer` delivers."""
+        return self._caller.ask(requests.open_consumer(topic, name, start)).acked_seq
+
+    def ack_consumer(self, topic: str, name: str, seq: int) -> int:
+        """Acknowledges everything up to seq; never goes back. The seq up to which all is acknowledged now."""
+        return self._caller.ask(requests.ack_consumer(topic, name, seq))
+
+    def reset_consumer(self, topic: str, name: str, start: Start) -> int:
+        """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
+        return self._caller.ask(requests.reset_consumer(topic, name, start))
+
+    def remove_consumer(self, topic: str, name: str) -> None:
+        """Forgets a consumer."""
+        self._caller.ask(requests.remove_consumer(topic, name))
+
+    # ---- topics ----
+
+    def state(self, topic: str, *, touch: bool = True) -> TopicState:
+        """Where a topic stands; with `touch` this counts as a read."""
+        return self._caller.ask(requests.state(topic, touch))
+
+    def configure(self, topic: str, **config: Any) -> TopicConfig:
+        """Creates the topic or changes the given fields; returns the whole configuration.
+
+        >>> client.configure("orders", durability="fsync", cap_records=1_000_000).durability
+        'fsync'
+        """
+        return self._caller.ask(requests.configure(topic, config))
+
+    def topics(self, prefix: str = "", *, internal: bool = False) -> Iterator[TopicInfo]:
+        """All topics whose name begins with prefix, sorted by name, fetched page by page. Topicd's own (`topicd.*`) are
+        among them if `internal` or the prefix asks for them."""
+        pages = [self._topics_of(shard, prefix, internal) for shard in self._caller.shard_map.shards()]
+        return heapq.merge(*pages, key=lambda topic: topic.topic)
+
+    def _topics_of(self, shard: int, prefix: str, internal: bool) -> Iterator[TopicInfo]:
+        after: str | None = ""
+        while after is not None:
+            page = self._caller.ask_shard(shard, requests.topics_page(prefix, after, internal))
+            yield from page.topics
+            after = page.next
+
+    def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
+        """Removes records for good: those below before_seq, those whose tag matches, or those that are
+        both."""
+        return self._caller.ask(requests.delete(topic, before_seq, match))
+
+    def delete_topic(self, topic: str, *, if_empty: bool = False) -> int:
+        """Removes the topic with everything in it; the id it had."""
+        return self._caller.ask(requests.delete_topic(topic, if_empty))
+
+    # ---- the daemon ----
+
+    def status(self) -> dict[str, Any]:
+        """The daemon's processes, their state and counters."""
+        return self._caller.ask(requests.status())
+
+    def ping(self) -> float:
+        """Seconds there and back."""
+        began = self._caller.tempo.monotonic()
+        self._caller.ask(requests.ping())
+        return self._caller.tempo.monotonic() - began

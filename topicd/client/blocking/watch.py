@@ -1,0 +1,243 @@
+"""A blocking watch: records and gaps as they happen, across restarts of the daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+from collections.abc import Iterator
+
+from topicd.client.blocking.caller import Caller
+from topicd.client.blocking.connection import Connection
+from topicd.client.blocking.forksafe import track
+from topicd.client.core.batch import Batch
+from topicd.client.core.records import Event
+from topicd.client.core.requests import open_topic
+from topicd.client.core.watching import Feed, OnGap, Resume, Watching
+from topicd.errors import ConnectionLost, FormatError, TopicdError, TopicNotFound, WrongShard
+from topicd.ipc.protocol.codec import answer_map, packed
+from topicd.ipc.protocol.following import Following, Wanted
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.retry import Patience
+from topicd.ipc.protocol.wire import ANSWER, message
+
+
+class BlockingFeed(Feed[Connection]):
+    def __init__(self, caller: Caller, shard: int, following: Following) -> None:
+        super().__init__(shard, following)
+        self._caller = caller
+
+    def open(self, timeout: float) -> list[TopicNotFound]:
+        """Connects and subscribes. Raises what the daemon refuses with; topics that are gone by now are returned."""
+        connection = self._caller.dial(self.shard, timeout)
+        gone: list[TopicNotFound] = []
+        tries = 0
+        try:
+            while not self._subscribed(connection, gone, tries):
+                tries += 1
+        except BaseException:
+            connection.close()
+            raise
+        connection.set_timeout(None)
+        self.connection = connection
+        return gone
+
+    def _subscribed(self, connection: Connection, gone: list[TopicNotFound], tries: int) -> bool:
+        request_id = connection.next_id()
+        connection.send(message(Op.SUBSCRIBE, request_id, packed(self.following.request().to_wire())))
+        try:
+            arrived = connection.answer(request_id, Op.SUBSCRIBE | ANSWER)
+        except TopicNotFound as exc:
+            if self.refused(exc, gone, tries):
+                for name in self.following.cursors:
+                    connection.ask(open_topic(name, create=True))
+            return False
+        self.following.accepted(answer_map(arrived.body()), request_id)
+        return True
+
+    @property
+    def broken(self) -> bool:
+        """It has topics and no connection that could bring their records."""
+        return not self.following.empty and (self.connection is None or self.connection.closed)
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+class Watch:
+    """Iterate it for `Record` and `Gap` events, or `batches()` for whole batches. Use it in one thread;
+    `close` may come from any.
+
+    >>> seq = client.publish("orders", b"hello")
+    >>> with client.watch("orders", start="earliest") as events:
+    ...     next(events)
+    Record(orders#1, b'hello')
+    """
+
+    def __init__(self, caller: Caller, wanted: Wanted, *, on_gap: OnGap, batch_bytes: int) -> None:
+        self._caller = caller
+        self._watching: Watching[BlockingFeed] = Watching(wanted, on_gap, batch_bytes)
+        self._selector: selectors.BaseSelector | None = None
+        self._closed = False
+        track(self)
+
+    def forked(self) -> None:
+        self._closed = True
+        for feed in self._feeds:
+            if feed.connection is not None:
+                feed.connection.abandon()
+
+    @property
+    def _feeds(self) -> list[BlockingFeed]:
+        return list(self._watching.feeds.values())
+
+    # ---- life ----
+
+    def open(self, resume: Resume | None = None) -> Watch:
+        """Subscribes; from here on nothing is missed. `resume` gives topics their (topic id, cursor) of before."""
+        self._plan(resume)
+        for feed in self._feeds:
+            self._restore(feed)
+        return self
+
+    def _plan(self, resume: Resume | None = None) -> None:
+        def make(shard: int, following: Following) -> BlockingFeed:
+            return BlockingFeed(self._caller, shard, following)
+
+        for feed in self._watching.plan(self._caller.shard_map, make, resume):
+            feed.close()
+
+    def _restore(self, lost: BlockingFeed) -> None:
+        patience = Patience(self._caller.tempo, self._caller.timeout)
+        todo = [lost]
+        while todo and not self._closed:
+            if todo[-1].following.empty:
+                todo.pop()
+                continue
+            if self._watching.outdated(self._caller.shard_map):
+                self._plan()
+                todo = self._feeds
+            try:
+                self._watching.gone(todo[-1].open(patience.remaining()))
+                todo.pop()
+            except WrongShard as exc:
+                patience.pause(exc)
+                self._plan()
+                todo = self._feeds
+            except TopicdError as exc:
+                patience.pause(exc)
+        self._register()
+
+    def _register(self) -> None:
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None
+        if len(self._watching.feeds) > 1:
+            self._selector = selectors.DefaultSelector()
+            for feed in self._feeds:
+                if feed.connection is not None and not feed.connection.closed:
+                    self._selector.register(feed.connection.sock, selectors.EVENT_READ, feed)
+
+    def close(self) -> None:
+        """Ends it; what was not iterated is given up."""
+        self._closed = True
+        for feed in self._feeds:
+            feed.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def buffered(self) -> bool:
+        """The next event is here already."""
+        return self._watching.buffered
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- events ----
+
+    def __iter__(self) -> Watch:
+        return self
+
+    def __next__(self) -> Event:
+        event: Event | None = self._watching.next_record()
+        while event is None:
+            event = self._watching.begin(self._next_batch())
+        return event
+
+    def batches(self) -> Iterator[Batch]:
+        """Whole batches; `batch.gap` tells what is missing before its first record."""
+        return _Batches(self)
+
+    def cursors(self) -> dict[str, int]:
+        """The last seq that arrived (not: was iterated), by topic."""
+        return self._watching.cursors()
+
+    def _next_batch(self) -> Batch:
+        if (done := self._watching.done_with()) is not None:
+            self._send(*done)
+        while not self._watching.waiting:
+            if self._closed or self._watching.over:
+                raise StopIteration
+            for feed in self._readable():
+                self._receive(feed)
+        return self._watching.next_batch()
+
+    def _readable(self) -> list[BlockingFeed]:
+        if self._selector is None:
+            return [feed for feed in self._feeds if not feed.following.empty]
+        # What came along with an earlier message makes no socket readable, and neither does a connection that broke
+        # while credit was returned: receiving from it finds out.
+        begun = [f for f in self._feeds if f.broken or (f.connection is not None and f.connection.cutter.pending)]
+        return begun or [key.data for key, _ in self._selector.select()]
+
+    def _receive(self, feed: BlockingFeed) -> None:
+        """Blocks for one message of this feed, then takes along whatever has arrived behind it."""
+        connection = feed.connection
+        try:
+            if connection is None:
+                raise ConnectionLost("not connected")
+            arrived = connection.receive()
+            while True:
+                if credit := self._watching.take(feed, connection, arrived):
+                    self._send(connection, credit)
+                more = connection.cutter.take()
+                if more is None:
+                    return
+                arrived = more
+        except FormatError:
+            self.close()
+            raise
+        except (ConnectionLost, WrongShard):
+            if not self._closed:
+                feed.close()
+                self._restore(feed)
+
+    def _send(self, connection: Connection, credit: bytes) -> None:
+        # A broken connection shows at the next receive.
+        with contextlib.suppress(ConnectionLost):
+            connection.send(credit)
+
+
+class _Batches:
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._held: Batch | None = None
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._held is None:
+            self._held = self._watch._next_batch()
+            if self._held.gap is not None:
+                # May raise; the batch behind the gap comes with the next call.
+                self._watch._watching.shall_yield(self._held.gap)
+        batch, self._held = self._held, None
+        return batch

@@ -1,0 +1,59 @@
+"""What users say about places and filters, checked and turned into the values of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from topicd.errors import InvalidRequest
+from topicd.limits import MAX_SEQ
+from topicd.model import TagMatch
+
+Match: TypeAlias = str | TagMatch | Sequence[str] | None
+Start: TypeAlias = str | int | datetime
+
+
+def tag_match(match: Match) -> TagMatch | None:
+    """A tag; with a trailing star, every tag that begins so. A TagMatch or ["tag", "Eq", "x*"] is taken as it is."""
+    if match is None or isinstance(match, TagMatch):
+        return match
+    if isinstance(match, str):
+        match = ["tag", "Glob" if match.endswith("*") else "Eq", match]
+    return TagMatch.from_wire(list(match))
+
+
+def node_names(nodes: str | Sequence[str] | None) -> tuple[bytes, ...]:
+    if nodes is None:
+        return ()
+    given = [nodes] if isinstance(nodes, str) else nodes
+    try:
+        return tuple(str(node).encode() for node in given)
+    except UnicodeEncodeError as exc:
+        raise InvalidRequest(f"a node is text that UTF-8 can hold: {exc}") from None
+
+
+def start_place(start: Start) -> tuple[str, int]:
+    """("earliest" or "latest", 0), ("seq", n) or ("ts", ms)."""
+    if isinstance(start, datetime):
+        return "ts", milliseconds(start)
+    if isinstance(start, int) and not isinstance(start, bool):
+        return "seq", cursor(start)
+    if start not in ("earliest", "latest"):
+        raise InvalidRequest(f"start must be earliest, latest, a seq or a datetime, not {start!r:.100}")
+    return start, 0
+
+
+def milliseconds(moment: datetime) -> int:
+    """Naive datetimes are local time, as everywhere in Python."""
+    return max(0, int(moment.timestamp() * 1000))
+
+
+def cursor(seq: int) -> int:
+    return whole("a cursor", seq, MAX_SEQ)
+
+
+def whole(what: str, value: Any, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise InvalidRequest(f"{what} is an integer from 0 to {most}, not {value!r:.100}")
+    return value

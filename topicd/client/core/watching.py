@@ -1,0 +1,211 @@
+"""A watch without I/O: what each shard is asked for, what has arrived, and what the reader is done with.
+
+A face opens the feeds, gives every message to `take` and asks for events; when there are none it waits for more. Credit
+goes back when the reader asks for what lies behind a batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from operator import length_hint
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from topicd.client.core.arguments import Match, Start, node_names, start_place, tag_match
+from topicd.client.core.batch import Batch
+from topicd.client.core.records import Event, Gap, Record, RecordsMissed
+from topicd.client.core.shardmap import ShardMap
+from topicd.errors import ConnectionLost, FormatError, InvalidRequest, TopicdError, TopicNotFound
+from topicd.ipc.protocol.codec import answer_map
+from topicd.ipc.protocol.cutter import Arrived, Cutter
+from topicd.ipc.protocol.following import Following, Wanted, plan
+from topicd.ipc.protocol.messages import Op
+from topicd.model import check_topic_name
+
+OnGap: TypeAlias = Literal["yield", "raise"] | Callable[[Gap], Any]
+Resume: TypeAlias = dict[str, tuple[int, int]]  # (topic id, cursor) by topic
+
+WINDOW_BATCHES = 4
+CREATE_TRIES = 3  # somebody else may delete what we have just created
+
+
+def wanted_by(
+    topics: str | list[str] | tuple[str, ...], start: Start, match: Match, nodes: str | list[str] | None
+) -> Wanted:
+    """What the user asks for, checked."""
+    given = [topics] if isinstance(topics, str) else list(topics)
+    if not given:
+        raise InvalidRequest("watch needs a topic, a list of topics or a pattern")
+    patterns = [name for name in given if isinstance(name, str) and name.endswith("*")]
+    if patterns and len(given) > 1:
+        raise InvalidRequest("a pattern is watched alone, not in a list")
+    pattern = patterns[0] if patterns else None
+    if pattern is not None and "*" in pattern[:-1]:
+        raise InvalidRequest(f"a pattern has one trailing '*', got {pattern!r:.300}")
+    names = () if patterns else tuple(check_topic_name(name) for name in dict.fromkeys(given))
+    return Wanted(names, pattern, start_place(start), tag_match(match), node_names(nodes))
+
+
+def wanted_of_consumer(topic: str, match: Match, nodes: str | list[str] | None) -> Wanted:
+    """One topic; where to begin is what the daemon remembers."""
+    wanted = wanted_by(topic, 0, match, nodes)
+    if wanted.pattern is not None:
+        raise InvalidRequest("a consumer belongs to one topic, not to a pattern")
+    return wanted
+
+
+class AnyConnection(Protocol):
+    @property
+    def cutter(self) -> Cutter: ...
+
+
+C = TypeVar("C", bound=AnyConnection)
+
+
+class Feed(Generic[C]):
+    """One shard's part of a watch: what is followed there, and the connection it has at present."""
+
+    def __init__(self, shard: int, following: Following) -> None:
+        self.shard = shard
+        self.following = following
+        self.connection: C | None = None
+
+    def refused(self, error: TopicNotFound, gone: list[TopicNotFound], tries: int) -> bool:
+        """The daemon knows a topic not. True if it shall be created: watching may begin before the first record is
+        written, but what was deleted later stays deleted; topics that are gone are added to `gone`."""
+        if self.following.missing(error):
+            gone.append(error)
+            return False
+        if self.following.resumed or tries == CREATE_TRIES:
+            raise error
+        return True
+
+
+F = TypeVar("F", bound=Feed[Any])
+
+
+class Ready(NamedTuple):
+    """A batch that arrived, and the connection that its credit goes back to."""
+
+    batch: Batch
+    credit: int
+    feed: Feed[Any]
+    connection: Any
+
+
+class Watching(Generic[F]):
+    def __init__(self, wanted: Wanted, on_gap: OnGap, batch_bytes: int) -> None:
+        if on_gap not in ("yield", "raise") and not callable(on_gap):
+            raise InvalidRequest(f"on_gap must be yield, raise or a function, not {on_gap!r:.100}")
+        self.feeds: dict[int, F] = {}
+        self._wanted = wanted
+        self._on_gap = on_gap
+        self._window = WINDOW_BATCHES * batch_bytes
+        self._planned: tuple[str, ...] = ()
+        self._ready: deque[Ready | TopicdError] = deque()
+        self._records: Iterator[Record] = iter(())
+        self._in_hand: Ready | None = None
+
+    # ---- feeds ----
+
+    def plan(self, shard_map: ShardMap, make: Callable[[int, Following], F], resume: Resume | None = None) -> list[F]:
+        """New feeds for the shards as they are now; the feeds of before are returned, to be closed."""
+        self._planned = shard_map.paths
+        before = list(self.feeds.values())
+        earlier = [feed.following for feed in before]
+        parts = plan(shard_map.shards(), shard_map.shard_of, self._wanted, earlier, self._window, resume)
+        self.feeds = {shard: make(shard, part) for shard, part in parts.items()}
+        return before
+
+    def outdated(self, shard_map: ShardMap) -> bool:
+        return self._planned != shard_map.paths
+
+    @property
+    def over(self) -> bool:
+        """Every topic that was asked for is gone."""
+        return all(feed.following.empty for feed in self.feeds.values())
+
+    def cursors(self) -> dict[str, int]:
+        """The last seq that arrived (not: was iterated), by topic."""
+        return {name: c.from_seq for feed in self.feeds.values() for name, c in feed.following.cursors.items()}
+
+    # ---- what arrives ----
+
+    def take(self, feed: F, connection: Any, arrived: Arrived) -> bytes:
+        """Takes a push or a notice in; what is to be sent back at once. Raises ConnectionLost when the daemon has ended
+        the subscription, FormatError for what does not belong here."""
+        if arrived.op == Op.PUSH:
+            pushed = feed.following.pushed(connection.cutter.fetched(arrived))
+            batch = Batch(pushed.topic, pushed.fetched)
+            if not len(batch) and batch.tombstone is None:
+                return feed.following.consumed(pushed.credit)
+            self._ready.append(Ready(batch, pushed.credit, feed, connection))
+        elif arrived.op == Op.NOTICE:
+            self._noticed(feed.following.noticed(answer_map(arrived.body())))
+        else:
+            raise FormatError(f"the daemon sent op 0x{arrived.op:02x} to a subscriber")
+        return b""
+
+    def _noticed(self, error: TopicdError | None) -> None:
+        if error is None:
+            return
+        if error.retriable:
+            raise ConnectionLost(f"the subscription ended: {error.message}")
+        self._ready.append(error)
+
+    def gone(self, errors: list[TopicNotFound]) -> None:
+        """Topics that were there before are not any more; who watches a pattern does not miss them."""
+        if self._wanted.pattern is None:
+            self._ready.extend(errors)
+
+    def failed(self, error: TopicdError) -> None:
+        """The reader shall hear of it, behind what has arrived before."""
+        self._ready.append(error)
+
+    # ---- what the reader gets ----
+
+    @property
+    def waiting(self) -> bool:
+        """`next_batch` has something."""
+        return bool(self._ready)
+
+    @property
+    def buffered(self) -> bool:
+        """The next event is here already."""
+        return bool(self._ready) or length_hint(self._records) > 0
+
+    def next_batch(self) -> Batch:
+        """Only when `waiting`; raises what went wrong at this place."""
+        found = self._ready.popleft()
+        if isinstance(found, TopicdError):
+            raise found
+        self._in_hand = found
+        return found.batch
+
+    def done_with(self) -> tuple[Any, bytes] | None:
+        """The reader is done with the batch in hand: (connection, what is to be sent on it), if anything is."""
+        done, self._in_hand = self._in_hand, None
+        # A new connection began with full credit.
+        if done is None or done.feed.connection is not done.connection:
+            return None
+        credit = done.feed.following.consumed(done.credit)
+        return (done.connection, credit) if credit else None
+
+    def next_record(self) -> Record | None:
+        """Of the batch that was begun."""
+        return next(self._records, None)
+
+    def begin(self, batch: Batch) -> Event | None:
+        """The first event of a batch: the gap before it, or its first record, or none."""
+        self._records = iter(batch.records)
+        if batch.gap is not None and self.shall_yield(batch.gap):
+            return batch.gap
+        return next(self._records, None)
+
+    def shall_yield(self, gap: Gap) -> bool:
+        if self._on_gap == "raise":
+            raise RecordsMissed(gap)
+        if self._on_gap == "yield":
+            return True
+        self._on_gap(gap)
+        return False

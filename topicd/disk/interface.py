@@ -1,0 +1,95 @@
+"""A filesystem as the rest of the code sees it: the real one (fs.py), and those that tests put in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from topicd._native.interface import Buffer, Chain
+
+
+class Failure(NamedTuple):
+    step: int  # its number in the chain
+    error: OSError | None  # None: the file of a Put is shorter than its offset
+    size: int = 0  # of that file
+
+
+class File(Protocol):
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to size bytes from offset; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Write the parts back to back from offset; after an OSError any prefix may be in the file."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync_data(self) -> None:
+        """Make the bytes and the size durable (fdatasync)."""
+        ...
+
+    def sync(self) -> None:
+        """Make the bytes and every attribute durable (fsync)."""
+        ...
+
+    def size(self) -> int: ...
+
+    def map(self) -> memoryview:
+        """The current bytes, read-only. The view outlives close(); the mapping goes with its last view."""
+        ...
+
+    def fileno(self) -> int: ...
+
+    def begin_sync(self, offset: int, length: int) -> None:
+        """A hint: these bytes will be synced soon, the disk may begin. Only the sync promises and reports."""
+        ...
+
+    def forget(self, size: int) -> None:
+        """So many bytes from the beginning will not be read soon: the memory that holds them may go to others."""
+        ...
+
+    def close(self) -> None:
+        """May be called twice."""
+        ...
+
+
+class Fs(Protocol):
+    def open(self, path: Path | str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        """Without write: read only. create makes a missing file; exclusive refuses an existing one."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic, replaces target; durable after sync_dir of the parent(s)."""
+        ...
+
+    def unlink(self, path: Path, missing_ok: bool = False) -> None: ...
+
+    def mkdir(self, path: Path) -> None:
+        """Make path and its missing parents; an existing directory is fine. The caller syncs the parents."""
+        ...
+
+    def rmdir(self, path: Path) -> None: ...
+
+    def listdir(self, path: Path) -> list[str]:
+        """Names in no particular order; a missing directory has none."""
+        ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def size(self, path: Path) -> int: ...
+
+    def sync_dir(self, path: Path) -> None:
+        """Make creates, renames and unlinks inside path durable."""
+        ...
+
+    def sync_filesystem(self, path: Path) -> None:
+        """Make everything on the filesystem of the directory path durable: cheaper than many single syncs."""
+        ...
+
+    def free_bytes(self, path: Path) -> int: ...
+
+    def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
+        """Do the steps of every chain, one chain after the other; which chains failed, by number, and where."""
+        ...
