@@ -70,7 +70,13 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.client": (*WIRE, *VOCABULARY),
     # Both faces stand on the core; the asyncio one lets threads do what blocks.
     "topicd.client.core": (*WIRE, *VOCABULARY),
-    "topicd.client.blocking": ("topicd.client.core", "topicd.client.staging", "topicd.client.spool", *WIRE, *VOCABULARY),
+    "topicd.client.blocking": (
+        "topicd.client.core",
+        "topicd.client.staging",
+        "topicd.client.spool",
+        *WIRE,
+        *VOCABULARY,
+    ),
     "topicd.client.staging": ("topicd.client.core", "topicd.client.blocking", *WIRE, *VOCABULARY),
     # A spool is a file channel.
     "topicd.client.spool": ("topicd.client.core", "topicd.client.blocking", "topicd.filechannel", *VOCABULARY),

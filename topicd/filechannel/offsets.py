@@ -91,7 +91,8 @@ def create_position(fs: Fs, path: Path, offset: int, *, temporary: bool = False)
 class OffsetFile:
     """An open position, moved by one owner. After a failed write the next one uses the same slot again."""
 
-    def __init__(self, fs: Fs, path: Path, *, sync: bool) -> None:
+    def __init__(self, fs: Fs, path: Path, *, sync: bool, forward: bool = True) -> None:
+        self._forward = forward
         self._path = path
         self._sync = sync
         position = read_position(fs, path)
@@ -106,8 +107,8 @@ class OffsetFile:
         return self._file
 
     def move(self, offset: int, value: int = 0) -> None:
-        """Only forward. Before it returns the system has it, and the disk where syncs are wanted."""
-        if offset < self.offset:
+        """Only forward, unless opened otherwise. As durable as asked for before it returns."""
+        if self._forward and offset < self.offset:
             raise ValueError(f"{self._path}: offset {offset} lies before {self.offset}")
         generation = self._generation + 1
         body = _BODY.pack(_MAGIC, self._flags, generation, offset, value)

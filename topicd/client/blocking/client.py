@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from topicd.client.blocking.caller import Caller
 from topicd.client.blocking.consumer import Consumer
@@ -18,13 +19,14 @@ from topicd.client.core.address import TOKEN_ENV, with_ca_file
 from topicd.client.core.arguments import Match, Start
 from topicd.client.core.collecting import BATCH_BYTES, BATCH_RECORDS, INFLIGHT, LINGER_S, OnFull
 from topicd.client.core.encode import Serializer, named_serializer
-from topicd.client.core.options import DEFAULT_TIMEOUT_S, MAX_CONNECTIONS, STAGE_TTL_S
+from topicd.client.core.options import DEFAULT_TIMEOUT_S, MAX_CONNECTIONS, SPOOL_BYTES, STAGE_TTL_S
 from topicd.client.core.watching import OnGap, wanted_by
 from topicd.errors import InvalidRequest
 from topicd.ipc.protocol.retry import Tempo
 from topicd.limits import MIB
 
 if TYPE_CHECKING:
+    from topicd.client.spool.spool import Spool
     from topicd.client.staging.stages import Stages
 
 
@@ -39,6 +41,9 @@ def connect(
     serializer: str | Serializer = "json",
     max_connections: int = MAX_CONNECTIONS,
     tempo: Tempo | None = None,
+    spool: str | os.PathLike[str] | None = None,
+    spool_durability: Literal["os", "fsync"] = "os",
+    spool_bytes: int = SPOOL_BYTES,
 ) -> Client:
     """A client of the daemon at target: a socket, a unix:// URL or a run directory; on another machine
     tls://host:port or tcp://host:port. Without one: TOPICD_SOCKET, then $XDG_RUNTIME_DIR/topicd, /run/topicd and
@@ -49,9 +54,31 @@ def connect(
     machines; `ca_file` (or TOPICD_CA_FILE) holds the certificates to trust instead of the system's. Threads share at
     most `max_connections` connections to each shard.
 
+    With a `spool`, a directory of this process, publishing goes on while the daemon is away: what is published is
+    stored there first and sent once and in order when the daemon is there (docs/filechannel.md, Spool).
+
     >>> with topicd.connect() as client:
     ...     seq = client.publish("orders", {"id": 7})
     """
+    if spool is not None:
+        from topicd.client.spool.client import SpooledClient
+
+        return SpooledClient(
+            partial(
+                connect,
+                target,
+                timeout=timeout,
+                token=token,
+                ca_file=ca_file,
+                max_connections=max_connections,
+                tempo=tempo,
+            ),
+            os.fspath(spool),
+            durability=spool_durability,
+            max_bytes=spool_bytes,
+            node=node,
+            serializer=serializer,
+        )
     tempo = tempo or Tempo()
     target = with_ca_file(target, ca_file)
     token = token or os.environ.get(TOKEN_ENV)
@@ -148,6 +175,11 @@ class Client(Operations):
             nodes=nodes,
             batch_bytes=batch_bytes,
         ).open()
+
+    @property
+    def spool(self) -> Spool:
+        """What waits for the daemon, of a client that was connected with a spool."""
+        raise InvalidRequest("the client has no spool: connect(spool=DIR)")
 
     def _check_open(self) -> None:
         if self._caller.closed:
