@@ -80,6 +80,7 @@ crash: setup
 crash-filechannel: setup
 	TOPICD_SWEEP=full $(BIN)/python -m pytest tests/unit/filechannel
 	$(BIN)/python -m tests.crash.filechannel --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.crash.spool --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 # A producer and a consumer in their own processes, a daemon that is restarted under them.
 restarts: setup

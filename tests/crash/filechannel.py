@@ -122,7 +122,7 @@ class Storm:
             numbers.append(int(item[1].split()[0]))
         if numbers != list(range(numbers[0], numbers[0] + len(numbers)) if numbers else []):
             raise AssertionError("the messages are not in order")
-        if numbers and not (numbers[0] <= self.acked and self.sent <= numbers[-1] + 1):
+        if numbers and not (numbers[0] <= self._maybe and self.sent <= numbers[-1] + 1):
             raise AssertionError(f"messages {numbers[0]} to {numbers[-1]}, sent {self.sent}, acked {self.acked}")
         if not numbers and self.sent > self._maybe:
             raise AssertionError(f"nothing is left, but {self.sent} were sent and {self._maybe} received")
