@@ -13,7 +13,7 @@ import topicd
 from tests.support.daemon import Daemon, drain_topic, wait_until
 from topicd.client.blocking.client import Client
 from topicd.client.blocking.numbered_writer import NumberedWriter
-from topicd.client.spool.draining import Drain
+from topicd.client.spool.draining import Batch, Drain
 from topicd.errors import ConnectionLost, InvalidRequest, TopicdError
 from topicd.filechannel import ChannelFull, FileChannel, InUse
 
@@ -126,6 +126,27 @@ def test_a_refused_publish_stops_the_spool_until_it_is_given_up(tmp_path: Path) 
             assert payloads(daemon, "small") == [b"0", b"1"]
 
 
+def test_what_other_topics_have_stored_of_a_refused_window_is_not_stored_again(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1)
+    with daemon:
+        with daemon.client() as plain:
+            plain.configure("small", cap_records=2, discard="reject")
+        daemon.stop()
+        with spooled(daemon, tmp_path / "spool") as client:
+            # One window: the batch of `orders` is stored before the one of `small` is refused.
+            client.publish("orders", b"before")
+            client.publish_many("small", [b"1", b"2", b"3"])
+            client.publish("orders", b"behind")
+            daemon.start().wait_ready()
+            wait_until(lambda: client.spool.error is not None and not client.spool.error.retriable, "a refusal")
+            wait_until(lambda: _skipped(client), "the refused publish")
+            assert client.spool.wait(WAIT_S)
+            client.publish("orders", b"later")
+            assert client.spool.wait(WAIT_S)
+            assert payloads(daemon, "orders") == [b"before", b"behind", b"later"]
+            assert payloads(daemon, "small") == []
+
+
 def _skipped(client: Client) -> bool:
     try:
         return client.spool.skip_refused() == "small"
@@ -169,17 +190,17 @@ def test_a_death_around_the_sending_stores_once(tmp_path: Path, monkeypatch: pyt
             with monkeypatch.context() as patched:
                 patched.setattr(NumberedWriter, "send_frames", dies)
                 with pytest.raises(Died):
-                    drain.store(plain, "orders", 2, encoded(b"1", b"2"), 18)
+                    drain.store(plain, {"orders": Batch(2, encoded(b"1", b"2"))}, 18)
         with FileChannel(tmp_path / "c") as channel:
             channel.sender().send(b"3")
             receiver = channel.receiver("daemon")
             drain = Drain(tmp_path / "c", channel.channel_id, receiver, name="draining", sync=False)
             assert drain.noted == 18
             assert len(receiver.recv_many(3)) == 3
-            drain.store(plain, "orders", 2, encoded(b"1", b"2"), 18)
+            drain.store(plain, {"orders": Batch(2, encoded(b"1", b"2"))}, 18)
             receiver.ack(2)
             assert drain.noted is None
-            drain.store(plain, "orders", 1, encoded(b"3"), 27)
+            drain.store(plain, {"orders": Batch(1, encoded(b"3"))}, 27)
             receiver.ack(1)
         assert payloads(daemon, "orders") == [b"1", b"2", b"3"]
 

@@ -79,7 +79,7 @@ RULES: dict[str, tuple[str, ...]] = {
     ),
     "topicd.client.staging": ("topicd.client.core", "topicd.client.blocking", *WIRE, *VOCABULARY),
     # A spool is a file channel.
-    "topicd.client.spool": ("topicd.client.core", "topicd.client.blocking", "topicd.filechannel", *VOCABULARY),
+    "topicd.client.spool": ("topicd.client.core", "topicd.client.blocking", "topicd.filechannel", *WIRE, *VOCABULARY),
     "topicd.client.aio": ("topicd.client", *WIRE, *VOCABULARY),
     "topicd.aio": ("topicd.client", *VOCABULARY),
     "topicd.bench": ("topicd.client", "topicd.aio", *VOCABULARY),

@@ -2,7 +2,7 @@
 before it; a slot that fails its checksum gives way to the other, which may repeat messages and never skips one.
 
 One slot rewritten in place could be torn and leave nothing; a file written beside and renamed would cost two syncs for
-each acknowledgement. Two slots in two sectors cost one write of 36 bytes, and one sync where syncs are wanted.
+each acknowledgement. Two slots in two sectors cost one write of 28 bytes, and one sync where syncs are wanted.
 
       0  slot of even generations        512  slot of odd generations
 
@@ -10,8 +10,7 @@ each acknowledgement. Two slots in two sectors cost one write of 36 bytes, and o
       4  u32  flags       1 temporary: goes when its process has gone
       8  u64  generation  the higher one counts
      16  u64  offset
-     24  u64  value       what its owner keeps beside it; 0 for receivers
-     32  u32  crc32       over the 32 bytes before
+     24  u32  crc32       over the 24 bytes before
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ _BODY = struct.Struct(
     "I"  # flags
     "Q"  # generation
     "Q"  # offset
-    "Q"  # value
 )
 _CRC = struct.Struct(">I")
 SLOT_BYTES = _BODY.size + _CRC.size
@@ -46,7 +44,6 @@ class Slot(NamedTuple):
     flags: int
     generation: int
     offset: int
-    value: int = 0
 
 
 class Position(NamedTuple):
@@ -54,11 +51,10 @@ class Position(NamedTuple):
     generation: int
     temporary: bool
     damaged_slots: int  # 0 or 1
-    value: int = 0
 
 
 def pack_slot(slot: Slot) -> bytes:
-    body = _BODY.pack(_MAGIC, slot.flags, slot.generation, slot.offset, slot.value)
+    body = _BODY.pack(_MAGIC, slot.flags, slot.generation, slot.offset)
     return body + _CRC.pack(core.crc32(body, 0))
 
 
@@ -78,7 +74,7 @@ def read_position(fs: Fs, path: Path) -> Position:
         raise OffsetDamaged(f"{path}: both slots are damaged; reset_receiver() says where to go on", path=str(path))
     newest = max(slots, key=lambda slot: slot.generation)
     temporary = bool(newest.flags & FLAG_TEMPORARY)
-    return Position(newest.offset, newest.generation, temporary, len(SLOTS_AT) - len(slots), newest.value)
+    return Position(newest.offset, newest.generation, temporary, len(SLOTS_AT) - len(slots))
 
 
 def create_position(fs: Fs, path: Path, offset: int, *, temporary: bool = False) -> None:
@@ -91,12 +87,11 @@ def create_position(fs: Fs, path: Path, offset: int, *, temporary: bool = False)
 class OffsetFile:
     """An open position, moved by one owner. After a failed write the next one uses the same slot again."""
 
-    def __init__(self, fs: Fs, path: Path, *, sync: bool, forward: bool = True) -> None:
-        self._forward = forward
+    def __init__(self, fs: Fs, path: Path, *, sync: bool) -> None:
         self._path = path
         self._sync = sync
         position = read_position(fs, path)
-        self.offset, self.value = position.offset, position.value
+        self.offset = position.offset
         self._generation = position.generation
         self._flags = FLAG_TEMPORARY if position.temporary else 0
         self._file: File = fs.open(path, write=True)
@@ -106,12 +101,12 @@ class OffsetFile:
     def file(self) -> File:
         return self._file
 
-    def move(self, offset: int, value: int = 0) -> None:
-        """Only forward, unless opened otherwise. As durable as asked for before it returns."""
-        if self._forward and offset < self.offset:
+    def move(self, offset: int) -> None:
+        """Only forward. Before it returns the system has it, and the disk where syncs are wanted."""
+        if offset < self.offset:
             raise ValueError(f"{self._path}: offset {offset} lies before {self.offset}")
         generation = self._generation + 1
-        body = _BODY.pack(_MAGIC, self._flags, generation, offset, value)
+        body = _BODY.pack(_MAGIC, self._flags, generation, offset)
         slot, at = body + _CRC.pack(core.crc32(body, 0)), SLOTS_AT[generation & 1]
         # The quick way; a write that took only a part is done again by the careful one.
         if self._raw_fd is None or os.pwrite(self._raw_fd, slot, at) != SLOT_BYTES:
@@ -120,7 +115,7 @@ class OffsetFile:
             self._file.sync_data()
         # An interrupt between these lines is harmless: the same slot is written again.
         self._generation = generation
-        self.offset, self.value = offset, value
+        self.offset = offset
 
     def close(self) -> None:
         self._raw_fd = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 
+from topicd.disk.datadir import make_directory
 from topicd.disk.fs import Fs, RealFs
 from topicd.errors import InvalidRequest
 from topicd.filechannel.errors import OffsetDamaged
@@ -39,16 +40,10 @@ class Place:
         self.page = self._shared.page
 
     def _make_directory(self) -> None:
-        directory = self.directory
-        missing = [folder for folder in (directory, *directory.parents) if not self.fs.exists(folder)]
         try:
-            self.fs.mkdir(directory)
+            make_directory(self.fs, self.directory)
         except (FileExistsError, NotADirectoryError):
-            raise InvalidRequest(f"{directory} is not a directory", path=str(directory)) from None
-        # Each new name is made durable in its parent; one that we may not open is not ours to make durable.
-        for folder in missing:
-            with suppress(PermissionError):
-                self.fs.sync_dir(folder.parent)
+            raise InvalidRequest(f"{self.directory} is not a directory", path=str(self.directory)) from None
 
     @contextmanager
     def guard(self) -> Iterator[None]:

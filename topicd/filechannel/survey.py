@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topicd._native.channel import core
-from topicd.disk.fs import Fs
+from topicd.disk.fs import Fs, map_file
 from topicd.filechannel.layout import (
     HEADER_BYTES,
     MAX_MESSAGE,
@@ -158,12 +158,7 @@ def _look_at_tail(fs: Fs, directory: Path, found: Survey, published: int | None)
     if last.headless:
         return
     found.appendable = True
-    path = segment_path(directory, last.segment_id)
-    file = fs.open(path)
-    try:
-        view = file.map()
-    finally:
-        file.close()
+    view = map_file(fs, segment_path(directory, last.segment_id))
     size = len(view)
     start = HEADER_BYTES
     if published is not None and last.begin <= published <= last.end:

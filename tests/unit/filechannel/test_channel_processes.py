@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.procstat import voluntary_switches
 from tests.unit.filechannel.kit import ROOT, SMALL, WAIT_S, child, names, numbered, python, segment_names
 from topicd import _native
 from topicd.filechannel import FileChannel, NotEnough
@@ -52,20 +53,11 @@ def test_a_waiting_reader_uses_no_processor_time(tmp_path: Path) -> None:
     with FileChannel(tmp_path) as channel, child(READS, tmp_path, 1) as reader:
         assert reader.stdout is not None and reader.stdout.readline() == "ready\n"
         time.sleep(0.2)
-        before = switches(reader.pid)
+        before = voluntary_switches(reader.pid)
         time.sleep(0.5)
-        assert switches(reader.pid) - before <= 2
+        assert voluntary_switches(reader.pid) - before <= 2
         channel.sender().send(b"7")
         assert reader.stdout.readline().split()[1] == "7"
-
-
-def switches(pid: int) -> int:
-    found = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for line in (task / "status").read_text().splitlines():
-            if line.startswith("voluntary_ctxt_switches"):
-                found += int(line.split()[1])
-    return found
 
 
 WRITES = """

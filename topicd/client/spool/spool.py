@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import msgpack
 
 from topicd.client.blocking.operations import Operations
-from topicd.client.spool.draining import Drain
+from topicd.client.spool.draining import WINDOW_TOPICS, Batch, Drain
 from topicd.errors import InvalidRequest, TopicdError
 from topicd.filechannel import ChannelClosed, FileChannel
 from topicd.filechannel.inspect import walk
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 RECEIVER = "daemon"
 NOTE = "draining"
-GATHER = 256  # publishes looked at together
+GATHER = 1_000  # publishes looked at together
 BATCH_RECORDS = 5_000
-BATCH_BYTES = 2 * MIB
+WINDOW_BYTES = 2 * MIB
 
 
 class Publish(NamedTuple):
@@ -150,42 +150,44 @@ class Spool:
     def _send_all(self, found: list[Publish]) -> None:
         alone = False  # after a refusal the guilty one is looked for
         while found and not self._stopped:
-            batch = found[:1] if alone and self._drain.noted is None else self._next_batch(found)
-            refused = self._send(batch)
-            if refused and len(batch) > 1:
+            window = found[:1] if alone and self._drain.noted is None else self._next_window(found)
+            refused = self._send(window)
+            if refused and len(window) > 1:
                 alone = True
                 continue
-            if refused and not self._give_up(batch[0], refused):
+            if refused and not self._give_up(window[0], refused):
                 continue
-            self._receiver.ack(len(batch))
+            self._receiver.ack(len(window))
             with self._lock:
-                self._waiting -= len(batch)
-            self._error, alone = None, False
-            found = found[len(batch) :]
+                self._waiting -= len(window)
+            self._error = None
+            found = found[len(window) :]
 
-    def _next_batch(self, found: list[Publish]) -> list[Publish]:
-        """Neighbours for one topic. What was noted before a crash is sent as it was."""
+    def _next_window(self, found: list[Publish]) -> list[Publish]:
+        """What goes together. What was noted before a crash is sent as it was."""
         noted = self._drain.noted
         if noted is not None:
             return [publish for publish in found if publish.end <= noted]
-        records = size = 0
-        batch: list[Publish] = []
-        for publish in found:
-            records += publish.count
+        size = 0
+        topics: dict[str, int] = {}
+        for number, publish in enumerate(found):
             size += len(publish.frames)
-            if batch and (publish.topic != batch[0].topic or records > BATCH_RECORDS or size > BATCH_BYTES):
-                break
-            batch.append(publish)
-        return batch
+            records = topics[publish.topic] = topics.get(publish.topic, 0) + publish.count
+            if number and (size > WINDOW_BYTES or records > BATCH_RECORDS or len(topics) > WINDOW_TOPICS):
+                return found[:number]
+        return found
 
-    def _send(self, batch: list[Publish]) -> TopicdError | None:
+    def _send(self, window: list[Publish]) -> TopicdError | None:
         """Until it is stored or refused for good; the refusal."""
         backoff = Backoff()
-        frames = bytearray().join(publish.frames for publish in batch)
-        count = sum(publish.count for publish in batch)
+        batches: dict[str, Batch] = {}
+        for topic, count, frames, end in window:
+            if not self._drain.is_done(topic, end):
+                before = batches.get(topic, Batch(0, bytearray()))
+                batches[topic] = Batch(before.count + count, before.frames + frames)
         while not self._stopped:
             try:
-                self._drain.store(self._connect(), batch[0].topic, count, frames, batch[-1].end)
+                self._drain.store(self._connect(), batches, window[-1].end)
                 return None
             except TopicdError as error:
                 self._drain.forget()
