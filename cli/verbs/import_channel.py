@@ -15,7 +15,7 @@ from topicd.cli.show.human import count, duration
 from topicd.cli.show.progress import Bar
 from topicd.cli.topic_names import complete_topics
 from topicd.client.core.encode import encode
-from topicd.client.spool.draining import Batch, Drain
+from topicd.client.spool.draining import Drain
 from topicd.errors import RecordTooLarge
 from topicd.filechannel import FileChannel, Gap, NotEnough
 from topicd.filechannel.inspect import is_channel, overview
@@ -69,7 +69,7 @@ def import_channel(app: App, directory: Path, topic: str) -> None:
                         raise CliError(
                             f"{where}: {error.message}; {stored} were stored before it", Exit.REFUSED
                         ) from None
-                    drain.store(client, {topic: Batch(len(payloads), frames)}, end)
+                    drain.store(client, {topic: (frames, len(payloads))}, end)
                     receiver.ack(len(payloads))
                     stored += len(payloads)
                     bar.advance(end - before, f"{stored:,} records")

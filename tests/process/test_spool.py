@@ -13,7 +13,7 @@ import topicd
 from tests.support.daemon import Daemon, drain_topic, wait_until
 from topicd.client.blocking.client import Client
 from topicd.client.blocking.numbered_writer import NumberedWriter
-from topicd.client.spool.draining import Batch, Drain
+from topicd.client.spool.draining import Drain
 from topicd.errors import ConnectionLost, InvalidRequest, TopicdError
 from topicd.filechannel import ChannelFull, FileChannel, InUse
 
@@ -59,6 +59,31 @@ def test_publishing_goes_on_while_the_daemon_is_away(tmp_path: Path) -> None:
             daemon.restart()
             assert client.spool.wait(WAIT_S)
             assert payloads(daemon, "orders")[5:] == [b"%d" % number for number in range(50)]
+
+
+def test_what_waits_is_sent_in_few_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    original = NumberedWriter.send_frames
+
+    def counting(self: NumberedWriter, number: int, count: int, frames: bytearray) -> object:
+        sent.append(count)
+        return original(self, number, count, frames)
+
+    monkeypatch.setattr(NumberedWriter, "send_frames", counting)
+    daemon = Daemon(tmp_path / "d", wal_shards=1, delivery_shards=2)
+    with spooled(daemon, tmp_path / "spool") as client:
+        expected: dict[str, list[bytes]] = {"a": [], "b": []}
+        for number in range(1500):
+            topic = "ab"[number % 2]
+            batch = [b"%d" % number] * (1 + number % 3)
+            client.publish_many(topic, batch)
+            expected[topic] += batch
+        with daemon:
+            assert client.spool.wait(WAIT_S)
+            assert {topic: payloads(daemon, topic) for topic in expected} == expected
+    # One for what was there when the thread looked first, then a thousand publishes at a time, for two topics each.
+    assert sum(sent) == 3000
+    assert len(sent) <= 8
 
 
 def test_what_one_client_left_the_next_one_sends(tmp_path: Path) -> None:
@@ -190,17 +215,17 @@ def test_a_death_around_the_sending_stores_once(tmp_path: Path, monkeypatch: pyt
             with monkeypatch.context() as patched:
                 patched.setattr(NumberedWriter, "send_frames", dies)
                 with pytest.raises(Died):
-                    drain.store(plain, {"orders": Batch(2, encoded(b"1", b"2"))}, 18)
+                    drain.store(plain, {"orders": (encoded(b"1", b"2"), 2)}, 18)
         with FileChannel(tmp_path / "c") as channel:
             channel.sender().send(b"3")
             receiver = channel.receiver("daemon")
             drain = Drain(tmp_path / "c", channel.channel_id, receiver, name="draining", sync=False)
             assert drain.noted == 18
             assert len(receiver.recv_many(3)) == 3
-            drain.store(plain, {"orders": Batch(2, encoded(b"1", b"2"))}, 18)
+            drain.store(plain, {"orders": (encoded(b"1", b"2"), 2)}, 18)
             receiver.ack(2)
             assert drain.noted is None
-            drain.store(plain, {"orders": Batch(1, encoded(b"3"))}, 27)
+            drain.store(plain, {"orders": (encoded(b"3"), 1)}, 27)
             receiver.ack(1)
         assert payloads(daemon, "orders") == [b"1", b"2", b"3"]
 

@@ -358,32 +358,28 @@ from topicd.filechannel import FileChannel
 mode = sys.argv[2]
 channel = FileChannel(sys.argv[1], durability=mode, segment_bytes=4096)
 sender = channel.sender()
-number, done, stopped, begun = 0, [], False, []
+number, done, armed = 0, [], [False]
+def interrupt(*_):
+    if armed[0]:
+        armed[0] = False
+        raise KeyboardInterrupt
+signal.signal(signal.SIGINT, interrupt)
 def annoy():
-    while not begun:
-        time.sleep(0.001)
-    while not stopped:
+    while True:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.0003)
 threading.Thread(target=annoy, daemon=True).start()
 end = time.monotonic() + 1.5
 while time.monotonic() < end:
+    number += 1
     try:
-        begun.append(1)
-        while time.monotonic() < end:
-            number += 1
-            if number % 3:
-                sender.send(b"%d" % number)
-            else:
-                sender.send_many([b"%d" % number])
-            done.append(number)
-    except KeyboardInterrupt:
-        pass
-while True:
-    try:
-        stopped = True
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        break
+        armed[0] = True
+        if number % 3:
+            sender.send(b"%d" % number)
+        else:
+            sender.send_many([b"%d" % number])
+        armed[0] = False
+        done.append(number)
     except KeyboardInterrupt:
         pass
 channel.close()

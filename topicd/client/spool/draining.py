@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgpack
 
 from topicd.client.blocking.numbered_writer import NumberedWriter, open_topic
 from topicd.client.blocking.operations import Operations
 from topicd.client.core import requests
+from topicd.client.core.encode import Encoded
 from topicd.errors import Conflict, TopicdError
 from topicd.filechannel.note import Note
 from topicd.filechannel.receiver import Receiver
@@ -29,11 +30,6 @@ from topicd.limits import LASTING
 
 WINDOW_TOPICS = 64  # so that a note has room for their names
 _TRIES = 8  # a topic that is deleted and created again and again is an error
-
-
-class Batch(NamedTuple):
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
-    frames: bytearray
 
 
 class Drain:
@@ -56,7 +52,7 @@ class Drain:
         """The message for that topic that ends there is stored already."""
         return end <= int(self._done.get(topic, 0))
 
-    def store(self, client: Operations, batches: Mapping[str, Batch], end: int) -> None:
+    def store(self, client: Operations, batches: Mapping[str, Encoded], end: int) -> None:
         """Store the batches of the messages up to that offset. The caller acknowledges them afterwards."""
         for topic in batches:
             self._open(client, topic)
@@ -74,11 +70,12 @@ class Drain:
                 raise
             stored.append(topic)
 
-    def _store(self, client: Operations, topic: str, batch: Batch) -> None:
+    def _store(self, client: Operations, topic: str, batch: Encoded) -> None:
+        frames, count = batch
         for _ in range(_TRIES):
             writer, number = self._open(client, topic), int(self._sent[topic])
             try:
-                next_no = writer.send_frames(number, batch.count, batch.frames).next_no
+                next_no = writer.send_frames(number, count, frames).next_no
             except Conflict:
                 # Another topic of that name: its numbers begin anew.
                 self.forget()

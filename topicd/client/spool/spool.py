@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple
 import msgpack
 
 from topicd.client.blocking.operations import Operations
-from topicd.client.spool.draining import WINDOW_TOPICS, Batch, Drain
+from topicd.client.core.encode import Encoded, join_batches
+from topicd.client.spool.draining import WINDOW_TOPICS, Drain
 from topicd.errors import InvalidRequest, TopicdError
 from topicd.filechannel import ChannelClosed, FileChannel
 from topicd.filechannel.inspect import walk
@@ -180,11 +181,11 @@ class Spool:
     def _send(self, window: list[Publish]) -> TopicdError | None:
         """Until it is stored or refused for good; the refusal."""
         backoff = Backoff()
-        batches: dict[str, Batch] = {}
+        by_topic: dict[str, list[Encoded]] = {}
         for topic, count, frames, end in window:
             if not self._drain.is_done(topic, end):
-                before = batches.get(topic, Batch(0, bytearray()))
-                batches[topic] = Batch(before.count + count, before.frames + frames)
+                by_topic.setdefault(topic, []).append((bytearray(frames), count))
+        batches = {topic: join_batches(found) for topic, found in by_topic.items()}
         while not self._stopped:
             try:
                 self._drain.store(self._connect(), batches, window[-1].end)
