@@ -57,7 +57,7 @@ def test_sealed_segments_are_opened_by_their_header_alone(disk: FakeDisk, topic:
         topic.append(disk, 20, seal=True)
     fs = FaultFs(disk, reads=True)
     load_segments(fs, topic.dir)
-    read = [path.suffix for name, path in fs.calls if name in {"pread", "map"}]
+    read = [path.suffix for name, path in fs.calls if name in {"pread", "read_into"}]
     assert read == [".tags"] * 10
 
 
