@@ -160,7 +160,7 @@ class _Loader:
         if claimed > last:
             self._damage(first, DATA, last + 1, claimed, "records that were stored are not there")
         if TAGS in have:
-            what = "the seal was unreadable" if seal is None else "the index was missing, cut or unreadable"
+            what = "the seal was unreadable" if seal is None else "the index was missing or cut"
             self._damage(first, TAGS if seal is None else IDX, first, last, what, repaired=True)
         return sealed.info, sealed.gone
 

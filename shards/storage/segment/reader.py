@@ -10,6 +10,7 @@ so many threads may read.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from topicd._native import core
 from topicd.disk.fs import File, Fs
 from topicd.disk.loading import Content, is_unreadable, load
-from topicd.errors import StorageCorrupt
+from topicd.errors import StorageCorrupt, Throttled, TopicdError
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.index import (
     DAMAGED,
@@ -36,6 +37,10 @@ from topicd.shards.storage.segment.names import DATA, IDX, topic_id_of
 from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import APPEND, reindex
 from topicd.shards.storage.segment.tags import Seal, TagTable, pack_tags, read_seal
+
+# The process may not have more of it now; the file is as it was.
+_RESOURCES = {errno.EMFILE: "descriptors", errno.ENFILE: "descriptors", errno.ENOMEM: "memory"}
+_RETRY_MS = 100
 
 
 class Span(NamedTuple):
@@ -72,6 +77,9 @@ class SegmentReader:
         except FileNotFoundError as error:
             self.close()
             raise self._corrupt(self._info.first_seq, self._info.last_seq, "a file is missing") from error
+        except OSError as error:
+            self.close()
+            raise self._failed(self._info.first_seq, self._info.last_seq, error) from error
         except BaseException:
             self.close()
             raise
@@ -138,7 +146,7 @@ class SegmentReader:
             raw = self._open_index().pread(ENTRY_BYTES, number * ENTRY_BYTES)
         except OSError as error:
             if not is_unreadable(error):
-                raise
+                raise self._failed(seq, info.last_seq, error) from error
             return self._entry_from_data(number)
         if len(raw) < ENTRY_BYTES:
             raise self._corrupt(seq, info.last_seq, "the index ends early")
@@ -198,8 +206,10 @@ class SegmentReader:
             frames = self._open_data().pread(span.end - span.start, span.start)
         except OSError as error:
             if not is_unreadable(error):
-                raise
+                raise self._failed(span.first_seq, span.last_seq, error) from error
             frames = self._read_again(span)
+        except MemoryError as error:
+            raise self._failed(span.first_seq, span.last_seq, OSError(errno.ENOMEM, "no memory")) from error
         if len(frames) != span.end - span.start:
             raise self._corrupt(self._first_behind(span.start + len(frames)), span.last_seq, "data ends early")
         return frames
@@ -333,6 +343,13 @@ class SegmentReader:
 
     def _path(self, part: str) -> Path:
         return resolve(self._dir, self._info.first_seq).file(part)
+
+    def _failed(self, first: int, last: int, error: OSError) -> TopicdError:
+        """What a reader is told of a call that failed."""
+        limit = _RESOURCES.get(error.errno or 0)
+        if limit is None:
+            return self._corrupt(first, last, f"cannot be read ({error.strerror})")
+        return Throttled(f"{self._path(DATA)}: {error.strerror}", limit=limit, retry_after_ms=_RETRY_MS)
 
     def _corrupt(self, first: int, last: int, what: str) -> StorageCorrupt:
         path = self._path(DATA)

@@ -12,6 +12,7 @@ from topicd.errors import TopicdError
 from topicd.frames import FrameType, core
 from topicd.model import TopicConfig
 from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.pulse import Pulse
 from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.reading.reading import Reader
@@ -98,5 +99,5 @@ class Rooms:
         self.pulse = Pulse(lambda: None)
         self.live = LiveRecords(segments, self.pulse)
         self.retention = Retention(place, self.live, log, self.counters, self.backlog)
-        self.reader = Reader(place, segments, self.live, self.retention)
+        self.reader = Reader(place, segments, self.live, self.retention, DamageLog(self.counters))
         self.deletion = Deletion(log, segments, self.live, self.retention, self.backlog, self.counters, self.pulse)

@@ -57,7 +57,8 @@ def sealed(wanted: Stretch, topic_id: int, where: Path) -> Generator[Batch, None
             try:
                 if not fds or answer["evict_floor"] > from_seq + 1:
                     return  # nothing sealed is left here, or a gap that the daemon has to report
-                for row, fd in zip(answer["segments"], fds, strict=True):
+                # Fewer descriptors than segments: this process may not have more. The rest comes when these are closed.
+                for row, fd in zip(answer["segments"], fds, strict=False):
                     if from_seq >= wanted.to_seq:
                         return
                     segment = _Segment(replace(wanted, from_seq=from_seq), topic_id, answer, row, fd)
