@@ -1,5 +1,5 @@
-"""The disk does not give what it was given. One bad sector, in every page of every file: the start goes on around it, what
-can be had is served, the rest is reported, and nobody gets a wrong byte.
+"""The disk does not give what it was given. One bad sector, in every page of every file: the start goes on around it,
+what can be had is served, the rest is reported, and nobody gets a wrong byte.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class SegmentReader:
         except MemoryError as error:
             raise self._failed(span.first_seq, span.last_seq, OSError(errno.ENOMEM, "no memory")) from error
         if len(frames) != span.end - span.start:
-            raise self._corrupt(self._first_behind(span.start + len(frames)), span.last_seq, "data ends early")
+            raise self._corrupt(self._first_behind(span.start + len(frames)), self._info.last_seq, "data ends early")
         return frames
 
     def _read_again(self, span: Span) -> memoryview:

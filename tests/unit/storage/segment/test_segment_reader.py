@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import threading
@@ -8,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.fakedisk import FakeDisk, FakeFile
+from tests.support.faultfs import FaultFs
 from tests.unit.storage.segment_kit import Topic, frames, tag_of, ts_of
 from topicd._native import core
 from topicd.disk.fs import Fs, RealFs, tmp_path
-from topicd.errors import StorageCorrupt
+from topicd.errors import StorageCorrupt, Throttled
 from topicd.model import TagMatch
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.load import load_segments
@@ -403,3 +405,24 @@ def test_many_threads_may_use_the_cache(segments: Topic) -> None:
     assert wrong == []
     assert len(cache) <= 2
     assert Path(segments.dir).exists()
+
+
+@pytest.mark.fault("RES-03")
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(("code", "limit"), [(errno.EMFILE, "descriptors"), (errno.ENOMEM, "memory")])
+def test_what_the_process_may_not_have_now_is_no_damage(
+    disk: FakeDisk, topic: Topic, code: int, limit: str, checked: bool
+) -> None:
+    topic.append(disk, COUNT, seal=True)
+    info = load_segments(disk, topic.dir).segments[0]
+
+    def read(fs: Fs) -> bytes:
+        return bytes(SegmentReader(fs, topic.dir, info, checked=checked).open().read(1, COUNT))
+
+    counting = FaultFs(disk, reads=True)
+    right = read(counting)
+    for number in range(1, counting.count + 1):
+        with pytest.raises(Throttled) as caught:
+            read(FaultFs(disk, number, code, reads=True))
+        assert caught.value.detail["limit"] == limit
+    assert read(disk) == right
