@@ -17,7 +17,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.shards.delivery.sessions import descriptors
 from topicd.shards.delivery.topic.contents import Contents
 from topicd.shards.storage.segment.info import SegmentInfo
