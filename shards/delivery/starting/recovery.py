@@ -138,7 +138,8 @@ class Recovery:
         chunks.sort(key=lambda item: item[:2])
         total = sum(len(chunk.groups) for _, _, chunk in chunks) or 1
         done = 0
-        for _, shard, chunk in chunks:
+        for _, shard, kept in chunks:
+            chunk = kept.loaded()
             for group in chunk.groups:
                 self._replay_group(chunk.path, chunk.view, group, mine=shard % place.delivery_shards == place.index)
             done += len(chunk.groups)
@@ -152,7 +153,7 @@ class Recovery:
         for attempt in range(5):
             reader = LogReader(place.fs, place.data.wal_shard(shard), place.wal_seed, up_to_lsn=up_to)
             try:
-                chunks = list(reader.chunks())
+                chunks = [chunk.let_go() for chunk in reader.chunks()]
             except FileNotFoundError:
                 continue
             if up_to is None or not reader.end.damage or attempt == 4:
