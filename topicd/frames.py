@@ -61,6 +61,7 @@ class FrameType(IntEnum):
     RESYNC = 13
     PRODUCER = 14
     DIRECT = 15
+    COMMIT = 16
 
 
 class FrameFlag(IntFlag):

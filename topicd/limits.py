@@ -46,6 +46,7 @@ LIST_PAGE_MAX = 1_000
 SUBSCRIPTION_TOPICS_MAX = 256
 SEGMENTS_MAX = 64  # handed out as descriptors in one answer
 PATTERN_MAX = 255  # characters: as long as a topic name
+COMMIT_HOLD_MS_MAX = 3_600_000  # room for a commit is held so long at most
 LASTING = 0xFFFF << 48  # producer ids from here on are remembered until they are released
 IDEMPOTENCY_KEY_MAX = 256
 

@@ -89,6 +89,8 @@ def state(call: Call, want: TopicState) -> None:
             "config": topic.config.to_fields(),
             "segments": len(topic.contents.segments),
             "stored_seq": topic.seqs.stored,
+            "settled_seq": topic.commits.settled(topic.seqs.visible),
+            "open_commits": topic.commits.published,
         }
     )
 

@@ -41,6 +41,7 @@ class ReadAnswer:
     bytes: int = 0
     examined: int = 0
     tombstone: Tombstone | None = None
+    settled: int | None = None  # for a reader of whole commits: what lies above is not one yet
 
 
 class _Neighbours(NamedTuple):
@@ -76,6 +77,9 @@ class Reader:
         answer = ReadAnswer(next_from=from_seq, tombstone=topic.floors.tombstone(from_seq, topic.seqs.visible))
         position = max(from_seq, topic.floors.earliest - 1)
         stop = self._undamaged_until(topic, position)
+        if chosen.committed:
+            answer.settled = topic.commits.settled(topic.seqs.visible)
+            stop = min(stop, answer.settled)
         if len(topic.contents.lost):
             position, stop = self._report_lost(topic, answer, position, stop)
         limit = min(max(limit, 1), FETCH_RECORDS_MAX)

@@ -249,6 +249,12 @@ class Recovery:
     def _replay_reserved(self, topic: Topic, body: dict[str, Any]) -> None:
         topic.seqs.reserve(int(body["reserved"]))
 
+    def _replay_commit(self, topic: Topic, body: dict[str, Any]) -> None:
+        if body["action"] == "abandon":
+            self._deletion.replay_abandoned(topic, body)
+        else:
+            topic.commits.replay_change(body)
+
     # Changes of a topic itself; those of its parts are the parts' own.
     _CHANGES: dict[int, Callable[[Recovery, Topic, dict[str, Any]], None]] = {
         FrameType.TOPIC_DELETE: _replay_delete_topic,
@@ -256,6 +262,7 @@ class Recovery:
         FrameType.DELETE: _replay_delete,
         FrameType.EVICT_WATERMARK: _replay_evicted,
         FrameType.HEAD_WATERMARK: _replay_reserved,
+        FrameType.COMMIT: _replay_commit,
     }
 
     # ---- the end ----

@@ -105,6 +105,7 @@ class AsyncOperations:
         metadata_only: bool = False,
         performance: bool = False,
         epoch: int | None = None,
+        committed: bool = False,
     ) -> ReadResult:
         """Records with a seq above from_seq, oldest first; see `topicd.Client.read`."""
         request = requests.fetch(
@@ -117,6 +118,7 @@ class AsyncOperations:
             metadata_only=metadata_only,
             performance=performance,
             epoch=epoch,
+            committed=committed,
         )
         poll = requests.LongPoll(self._caller.tempo, wait)
         while True:
@@ -135,15 +137,20 @@ class AsyncOperations:
         to_seq: int | None = None,
         match: Match = None,
         epoch: int | None = None,
+        committed: bool = False,
     ) -> AsyncIterator[Batch]:
         """Everything with a seq above from_seq, up to to_seq and at most to the head, in large batches, then ends; see
         `topicd.Client.history`."""
         reading = Reading(topic, from_seq, to_seq, match)
 
         async def read(at: int, limit: int) -> Batch:
-            return await self.read(topic, at, limit=limit, max_bytes=FETCH_BYTES_MAX, match=reading.match, epoch=epoch)
+            return await self.read(
+                topic, at, limit=limit, max_bytes=FETCH_BYTES_MAX, match=reading.match, epoch=epoch, committed=committed
+            )
 
-        return history(self._caller, reading, read, lambda: self._caller.shard_map.history_socket(topic))
+        return history(
+            self._caller, reading, read, lambda: None if committed else self._caller.shard_map.history_socket(topic)
+        )
 
     # ---- consumers ----
 

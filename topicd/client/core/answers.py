@@ -38,6 +38,8 @@ class TopicState:
     last_read_ts: int | None
     effective_priority: float
     config: TopicConfig
+    settled_seq: int  # up to there nothing belongs to a commit that is under way
+    open_commits: int  # commits under way of which something is published
 
 
 @dataclass(frozen=True, slots=True)
