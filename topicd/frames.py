@@ -62,6 +62,7 @@ class FrameType(IntEnum):
     PRODUCER = 14
     DIRECT = 15
     COMMIT = 16
+    FORGIVEN = 17
 
 
 class FrameFlag(IntFlag):

@@ -44,6 +44,7 @@ class Op(IntEnum):
     STATE = 0x12
     LIST = 0x13
     DELETE_TOPIC = 0x14
+    FORGIVE_GAP = 0x15
     APPEND = wire.OP_APPEND
     FETCH = wire.OP_FETCH
     DELETE_RECORDS = 0x22
@@ -150,7 +151,7 @@ class TopicState(
     right="read",
     answer="topic, topic_id, head_seq, earliest_seq, next_seq, evict_floor, count, bytes, last_write_ts, last_read_ts, "
     "effective_priority, config, segments, stored_seq, settled_seq (up to there nothing belongs to an open commit), "
-    "open_commits (of which something is published)",
+    "open_commits (of which something is published), lost [[first, last]] (see FORGIVE_GAP; the first 64)",
 ):
     topic: str = topic_name()
     touch: bool = flag(default=True, help="counts as a read")
@@ -173,6 +174,14 @@ class ListTopics(
 class DeleteTopic(Request, op=Op.DELETE_TOPIC, right="delete", changes=True, answer="topic_id"):
     topic: str = topic_name()
     if_empty: bool = flag(default=False)
+
+
+class ForgiveGap(Request, op=Op.FORGIVE_GAP, right="admin", changes=True, answer="topic_id, forgiven [[first, last]]"):
+    """What a loss of power may have taken, and somebody knows of, is told to no reader any more."""
+
+    topic: str = topic_name()
+    first_seq: int = number(1, MAX_SEQ)
+    last_seq: int = number(1, MAX_SEQ)
 
 
 # ---- records ----

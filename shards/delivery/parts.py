@@ -39,8 +39,11 @@ from topicd.shards.delivery.writing.direct import DirectWrites
 from topicd.shards.delivery.writing.in_flight import Commits
 from topicd.shards.delivery.writing.log import Log
 from topicd.shards.delivery.writing.outlet import Outlet
+from topicd.shards.delivery.writing.reservation import return_seqs
 from topicd.shards.delivery.writing.wal_sync import WalSync
 from topicd.shards.runtime import Shard
+
+_RETURNED_PER_TICK = 512  # topics that come to rest together
 
 
 class Parts:
@@ -122,9 +125,11 @@ class Parts:
     def tick(self) -> None:
         """Once a second: what nobody reads or writes is looked after too."""
         self.connections.close_stalled()
-        now = self.place.clock.now_ms()
+        now, returned = self.place.clock.now_ms(), 0
         for topic in self.catalog.by_name.values():
             if self.retention.is_due(topic, now):
                 self.retention.expire(topic)
+            if returned < _RETURNED_PER_TICK and not self.admission.draining:
+                returned += return_seqs(self.log, topic, now)
         self.rounds.tick()
         self.trimmer.tick()

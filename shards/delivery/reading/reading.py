@@ -257,7 +257,8 @@ class Reader:
             if first > position + 1 or answer.tombstone is not None:
                 return position, first - 1
             reason = GapReason.POWER_LOSS.value
-            gap = Tombstone(first, last, reason, last - first + 1, topic.floors.earliest, topic.seqs.visible)
+            about = min(topic.contents.missed_within(first, last), last - first + 1)
+            gap = Tombstone(first, last, reason, about, topic.floors.earliest, topic.seqs.visible)
             answer.tombstone, position = gap, last
         return position, stop
 

@@ -74,7 +74,7 @@ class Recovery:
         self._backlog = backlog
         self._rounds = rounds
         self._appends = AppendReplay(segments, backlog)
-        self._holes = Holes(place, segments, self._note_damage)
+        self._holes = Holes(place, segments, live, self._note_damage)
         self._settled: list[Settled] = []
         self.result = Recovered()
 
@@ -247,7 +247,13 @@ class Recovery:
         topic.floors.replay_losses(int(body["evict_floor"]), [Loss(*loss) for loss in body["losses"]])
 
     def _replay_reserved(self, topic: Topic, body: dict[str, Any]) -> None:
-        topic.seqs.reserve(int(body["reserved"]))
+        if body.get("back"):
+            topic.seqs.reserved = topic.seqs.reserving = int(body["reserved"])
+        else:
+            topic.seqs.reserve(int(body["reserved"]))
+
+    def _replay_forgiven(self, topic: Topic, body: dict[str, Any]) -> None:
+        topic.contents.forgive(int(body["first"]), int(body["last"]))
 
     def _replay_commit(self, topic: Topic, body: dict[str, Any]) -> None:
         if body["action"] == "abandon":
@@ -263,6 +269,7 @@ class Recovery:
         FrameType.EVICT_WATERMARK: _replay_evicted,
         FrameType.HEAD_WATERMARK: _replay_reserved,
         FrameType.COMMIT: _replay_commit,
+        FrameType.FORGIVEN: _replay_forgiven,
     }
 
     # ---- the end ----

@@ -206,6 +206,11 @@ class AsyncOperations:
         """Removes records for good: those below before_seq, those whose tag matches, or those that are both."""
         return await self._caller.ask(requests.delete(topic, before_seq, match))
 
+    async def forgive(self, topic: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
+        """Readers are not told any more that a loss of power may have taken seqs first_seq to last_seq; `state` lists
+        what they are told. What was forgiven."""
+        return await self._caller.ask(requests.forgive(topic, first_seq, last_seq))
+
     async def delete_topic(self, topic: str, *, if_empty: bool = False) -> int:
         """Removes the topic with everything in it; the id it had."""
         return await self._caller.ask(requests.delete_topic(topic, if_empty))

@@ -224,6 +224,11 @@ class Operations:
         both."""
         return self._caller.ask(requests.delete(topic, before_seq, match))
 
+    def forgive(self, topic: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
+        """Readers are not told any more that a loss of power may have taken seqs first_seq to last_seq; `state` lists
+        what they are told. What was forgiven."""
+        return self._caller.ask(requests.forgive(topic, first_seq, last_seq))
+
     def delete_topic(self, topic: str, *, if_empty: bool = False) -> int:
         """Removes the topic with everything in it; the id it had."""
         return self._caller.ask(requests.delete_topic(topic, if_empty))

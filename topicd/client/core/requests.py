@@ -18,7 +18,7 @@ from topicd.ipc.protocol.codec import Hello, append_body, number, packed, parse_
 from topicd.ipc.protocol.once import new_producer_id
 from topicd.ipc.protocol.retry import Tempo
 from topicd.ipc.protocol.wire import FETCH, PROTOCOL_VERSION, MessageFlag
-from topicd.limits import LIST_PAGE_MAX, LONG_POLL_MS_MAX
+from topicd.limits import LIST_PAGE_MAX, LONG_POLL_MS_MAX, MAX_SEQ
 from topicd.model import TopicConfig, check_topic_name
 
 T = TypeVar("T")
@@ -93,6 +93,14 @@ def delete(topic: str, before_seq: int | None, match: Match) -> Request[Deleted]
 def delete_topic(topic: str, if_empty: bool) -> Request[int]:
     """The id it had."""
     return _of_topic(messages.DeleteTopic(topic=topic, if_empty=if_empty), topic, _topic_id)
+
+
+def forgive(topic: str, first_seq: int, last_seq: int) -> Request[list[tuple[int, int]]]:
+    """What was forgiven."""
+    message = messages.ForgiveGap(
+        topic=topic, first_seq=whole("first_seq", first_seq, MAX_SEQ), last_seq=whole("last_seq", last_seq, MAX_SEQ)
+    )
+    return _of_topic(message, topic, lambda answer: [(int(a), int(b)) for a, b in answer.get("forgiven") or []])
 
 
 class Page(NamedTuple):
