@@ -67,7 +67,7 @@ class Parts:
         live = self.live = LiveRecords(segments, pulse)
         retention = self.retention = Retention(place, live, log, counters, backlog)
         self.deletion = Deletion(log, segments, live, retention, backlog, counters, pulse)
-        reader = self.reader = Reader(place, segments, live, retention)
+        reader = self.reader = Reader(place, segments, live, retention, counters)
         self.pushing = Pushing(reader, agenda, counters, loop.call_soon)
         self.patterns = PatternWatchers()
         # Writing.

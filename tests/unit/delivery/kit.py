@@ -98,5 +98,5 @@ class Rooms:
         self.pulse = Pulse(lambda: None)
         self.live = LiveRecords(segments, self.pulse)
         self.retention = Retention(place, self.live, log, self.counters, self.backlog)
-        self.reader = Reader(place, segments, self.live, self.retention)
+        self.reader = Reader(place, segments, self.live, self.retention, self.counters)
         self.deletion = Deletion(log, segments, self.live, self.retention, self.backlog, self.counters, self.pulse)
