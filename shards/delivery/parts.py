@@ -41,7 +41,7 @@ from topicd.shards.delivery.writing.log import Log
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.reservation import return_seqs
 from topicd.shards.delivery.writing.wal_sync import WalSync
-from topicd.shards.runtime import Shard
+from topicd.shards.process.runtime import Shard
 
 _RETURNED_PER_TICK = 512  # topics that come to rest together
 

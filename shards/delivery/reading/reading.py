@@ -13,6 +13,7 @@ from typing import NamedTuple
 from topicd._native.interface import Buffer
 from topicd.errors import StorageCorrupt
 from topicd.frames import FrameType, core, without_data
+from topicd.ipc.protocol.selecting import select
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB
 from topicd.model import GapReason, Tombstone
 from topicd.shards.delivery.counters import Counters
@@ -298,21 +299,18 @@ class Reader:
         nodes: tuple[bytes, ...],
     ) -> tuple[int, bool]:
         """The last seq examined, and whether the next record that passes does not fit any more."""
-        match = chosen.match
         room = max_bytes - answer.bytes
-        found = core.select_frames(
+        found = select(
             chunk.data,
             chunk.start,
             chunk.end,
-            position,
-            stop,
-            limit - answer.count,
-            room,
-            0,
-            match.value if match is not None and not match.prefix else None,
-            match.value if match is not None and match.prefix else None,
-            nodes,
-            chunk.dead.packed() if chunk.dead is not None else b"",
+            after_seq=position,
+            up_to_seq=stop,
+            limit=limit - answer.count,
+            max_bytes=room,
+            match=chosen.match,
+            without_nodes=nodes,
+            dead=chunk.dead.packed() if chunk.dead is not None else b"",
         )
         chosen_bytes = sum(end - start for start, end in found.ranges)
         if answer.count and chosen_bytes > room:
