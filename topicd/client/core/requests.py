@@ -101,7 +101,7 @@ def forgive(topic: str, first_seq: int, last_seq: int) -> Request[list[tuple[int
     message = messages.ForgiveGap(
         topic=topic, first_seq=whole("first_seq", first_seq, MAX_SEQ), last_seq=whole("last_seq", last_seq, MAX_SEQ)
     )
-    return _of_topic(message, topic, lambda answer: [(int(a), int(b)) for a, b in answer.get("forgiven") or []])
+    return of_topic(message, topic, lambda answer: [(int(a), int(b)) for a, b in answer.get("forgiven") or []])
 
 
 class Page(NamedTuple):
@@ -213,12 +213,12 @@ def open_commit(
     def parse(answer: dict[str, Any]) -> CommitPlace:
         return CommitPlace(*(number(answer, field) for field in CommitPlace._fields))
 
-    return _of_topic(message, topic, parse)
+    return of_topic(message, topic, parse)
 
 
 def close_commit(topic: str, producer_id: int, first_no: int) -> Request[None]:
     message = messages.CloseCommit(topic=topic, producer_id=producer_id, first_no=first_no)
-    return _of_topic(message, topic, _nothing)
+    return of_topic(message, topic, _nothing)
 
 
 def abandon_commit(topic: str, producer_id: int, first_no: int, *, take_back: bool) -> Request[AbandonedPart]:
@@ -227,7 +227,7 @@ def abandon_commit(topic: str, producer_id: int, first_no: int, *, take_back: bo
         return AbandonedPart(_topic_id(answer), number(answer, "records"), seqs, number(answer, "deleted"))
 
     message = messages.AbandonCommit(topic=topic, producer_id=producer_id, first_no=first_no, take_back=take_back)
-    return _of_topic(message, topic, parse)
+    return of_topic(message, topic, parse)
 
 
 # ---- the daemon ----
