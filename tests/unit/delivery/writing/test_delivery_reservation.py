@@ -9,8 +9,8 @@ import pytest
 from tests.unit.delivery.desk import Desk
 from topicd.frames import FrameType
 from topicd.shards.delivery.topic.seqs import FIRST_BLOCK
-from topicd.shards.delivery.writing.durability import Need
 from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.durability import Need
 from topicd.shards.delivery.writing.reservation import reserve_seqs, return_seqs
 
 
@@ -99,6 +99,7 @@ def test_not_while_something_is_under_way(desk: Desk) -> None:
     desk.write(topic, [b"x"])
     desk.append(topic, [b"y"])
     assert not return_seqs(desk.parts.log, topic, topic.last_write_ms + 60_000)
+    desk.parts.appender.close_entry()
     desk.settle()
     assert rested(desk, topic) and marks(desk) == [2]
 
