@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
-_MET_MAX = 10_000  # places by which damage is told apart
-
 
 class Counters:
     def __init__(self) -> None:
@@ -19,15 +15,6 @@ class Counters:
         self.loop_lag_ms = 0.0
         self.bytes_taken = 0  # not on the page: tells a quiet second from a busy one
         self.damage: list[str] = []  # places that cannot be read
-        self._met: set[Hashable] = set()  # of these, those that readers have met
-
-    def note_damage(self, place: Hashable, what: str) -> bool:
-        """A place that a reader has met; True if it was not known yet."""
-        if place in self._met or len(self._met) >= _MET_MAX:
-            return False
-        self._met.add(place)
-        self.damage.append(what)
-        return True
 
     def page(self) -> dict[str, float]:
         return {

@@ -75,7 +75,7 @@ def test_damage_that_readers_meet_is_logged_once_counted_and_shown(tmp_path: Pat
                 except StorageCorrupt as error:
                     places.add(int(error.detail["first_seq"]))
                     at = int(error.detail["last_seq"])
-        assert len(places) == 2 and daemon.log.count("a reader met damage") == 2
+        assert len(places) == 2 and daemon.log.count("storage is damaged") == 2
 
         def counted() -> bool:
             stats = [(row["stats"] or {}).get("damage", 0) for row in client.status()["processes"]]

@@ -5,7 +5,6 @@ last seq examined.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from topicd.frames import FrameType, core, without_data
 from topicd.ipc.protocol.selecting import select
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB
 from topicd.model import GapReason, Tombstone
-from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.filters import ReadFilter
 from topicd.shards.delivery.reading.live import LiveRecords
@@ -26,14 +25,12 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.info import SegmentInfo
 
-log = logging.getLogger(__name__)
-
 # A filter that matches nothing must not keep the shard from its other work.
 _EXAMINE_BYTES = FETCH_BYTES_MAX
 # Where few records pass, so many are looked at together.
 _FILTERED = 1_024
 _FILTERED_BYTES = 256 * KIB
-_FEW_BYTES = 256 * KIB  # more of a segment are worth mapping it
+_FEW_BYTES = 256 * KIB  # more of a segment are worth checking its index
 
 
 @dataclass(slots=True)
@@ -71,13 +68,13 @@ class _Stored(NamedTuple):
 
 class Reader:
     def __init__(
-        self, place: Place, segments: Segments, live: LiveRecords, retention: Retention, counters: Counters
+        self, place: Place, segments: Segments, live: LiveRecords, retention: Retention, damage: DamageLog
     ) -> None:
         self._clock = place.clock
-        self._counters = counters
         self._segments = segments
         self._live = live
         self._retention = retention
+        self._damage = damage
 
     def fetch(self, topic: Topic, from_seq: int, limit: int, max_bytes: int, chosen: ReadFilter) -> ReadAnswer:
         """Records with seq > from_seq, at most limit and max_bytes but at least one if there is one."""
@@ -103,9 +100,9 @@ class Reader:
                 else:
                     wanted = max(limit - answer.count, _FILTERED)
                     chunk = self._neighbours(topic, position + 1, stop, wanted, _FILTERED_BYTES)
-            except StorageCorrupt as exc:
+            except StorageCorrupt as error:
+                self._damage.met(topic.name, error)
                 if not scanned:
-                    self._note_damage(topic, exc)
                     raise
                 break  # what was found before the damage is the answer; the next read meets it head-on
             if chunk is None:
@@ -128,12 +125,6 @@ class Reader:
             answer.parts = [without_data(part) for part in answer.parts]
             answer.bytes = sum(len(part) for part in answer.parts)
         return answer
-
-    def _note_damage(self, topic: Topic, error: StorageCorrupt) -> None:
-        """Told once for each place, however often it is read."""
-        place = (topic.id, str(error.detail.get("segment")), error.detail.get("first_seq"))
-        if self._counters.note_damage(place, f"topic {topic.name}: {error.message}"):
-            log.error("a reader met damage", extra={"topic": topic.name, "damage": error.message})
 
     def note_read(self, topic: Topic) -> None:
         topic.last_read_ms = self._clock.now_ms()

@@ -12,7 +12,7 @@ def test_each_name_on_the_page_is_a_metric() -> None:
 
 def test_each_counter_is_on_the_page_under_its_own_name() -> None:
     counters = Counters()
-    names = [name for name in vars(counters) if name not in ("bytes_taken", "damage", "_met")]
+    names = [name for name in vars(counters) if name not in ("bytes_taken", "damage")]
     for number, name in enumerate(names, 1):
         setattr(counters, name, number)
     page = counters.page()
@@ -23,10 +23,3 @@ def test_of_damage_the_page_has_the_number_of_places() -> None:
     counters = Counters()
     counters.damage = ["here", "there"]
     assert counters.page()["damage"] == 2
-
-
-def test_a_place_that_readers_meet_again_is_known() -> None:
-    counters = Counters()
-    assert counters.note_damage(("t", 1), "here") and not counters.note_damage(("t", 1), "here")
-    assert counters.note_damage(("t", 2), "there")
-    assert counters.damage == ["here", "there"]
