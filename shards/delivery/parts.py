@@ -93,7 +93,7 @@ class Parts:
         self.trimmer = MemoryTrimmer(counters, backlog)
         # Around it.
         self.connections = Connections(place)
-        self.survey = Survey(place, catalog, retention, backlog, reclaimer)
+        self.survey = Survey(place, catalog, retention, backlog, reclaimer, log)
         self._surveying: asyncio.Future[None] | None = None
         self.figures = Figures(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey)
         self._connect()

@@ -74,7 +74,7 @@ class Recovery:
         self._backlog = backlog
         self._rounds = rounds
         self._appends = AppendReplay(segments, backlog)
-        self._holes = Holes(place, segments, self._note_damage)
+        self._holes = Holes(place, segments, live, self._note_damage)
         self._settled: list[Settled] = []
         self.result = Recovered()
 
@@ -248,7 +248,19 @@ class Recovery:
         topic.floors.replay_losses(int(body["evict_floor"]), [Loss(*loss) for loss in body["losses"]])
 
     def _replay_reserved(self, topic: Topic, body: dict[str, Any]) -> None:
-        topic.seqs.reserve(int(body["reserved"]))
+        if body.get("back"):
+            topic.seqs.reserved = topic.seqs.reserving = int(body["reserved"])
+        else:
+            topic.seqs.reserve(int(body["reserved"]))
+
+    def _replay_forgiven(self, topic: Topic, body: dict[str, Any]) -> None:
+        topic.contents.forgive(int(body["first"]), int(body["last"]))
+
+    def _replay_commit(self, topic: Topic, body: dict[str, Any]) -> None:
+        if body["action"] == "abandon":
+            self._deletion.replay_abandoned(topic, body)
+        else:
+            topic.commits.replay_change(body)
 
     # Changes of a topic itself; those of its parts are the parts' own.
     _CHANGES: dict[int, Callable[[Recovery, Topic, dict[str, Any]], None]] = {
@@ -257,6 +269,8 @@ class Recovery:
         FrameType.DELETE: _replay_delete,
         FrameType.EVICT_WATERMARK: _replay_evicted,
         FrameType.HEAD_WATERMARK: _replay_reserved,
+        FrameType.COMMIT: _replay_commit,
+        FrameType.FORGIVEN: _replay_forgiven,
     }
 
     # ---- the end ----

@@ -138,6 +138,7 @@ class Client(Operations):
         on_gap: OnGap = "yield",
         match: Match = None,
         nodes: str | list[str] | None = None,
+        committed: bool = False,
         batch_bytes: int = MIB,
     ) -> Watch:
         """Records of a topic, of a list of topics, or of all topics that begin like `"orders.*"`, as they
@@ -145,10 +146,10 @@ class Client(Operations):
 
         `start` is latest, earliest, a seq (exclusive) or a datetime. Where records were removed before they
         were read, a `Gap` comes in their place; `on_gap="raise"` raises RecordsMissed instead, a function
-        is called with it.
+        is called with it. With `committed` nothing of a commit comes before all of it is there.
         """
         self._check_open()
-        wanted = wanted_by(topics, start, match, nodes)
+        wanted = wanted_by(topics, start, match, nodes, committed)
         return Watch(self._caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes).open()
 
     def consumer(
@@ -161,6 +162,7 @@ class Client(Operations):
         on_gap: OnGap = "yield",
         match: Match = None,
         nodes: str | list[str] | None = None,
+        committed: bool = False,
         batch_bytes: int = MIB,
     ) -> Consumer:
         """The consumer of that name, which goes on where it has acknowledged; `start` counts when it is new."""
@@ -174,6 +176,7 @@ class Client(Operations):
             on_gap=on_gap,
             match=match,
             nodes=nodes,
+            committed=committed,
             batch_bytes=batch_bytes,
         ).open()
 
