@@ -25,6 +25,7 @@ MODULES = (
     "topicd.ipc.walstate",
     "topicd.shards.delivery.agenda",
     "topicd.shards.delivery.counters",
+    "topicd.shards.delivery.damage",
     "topicd.shards.delivery.pulse",
     "topicd.shards.delivery.ready",
     "topicd.shards.delivery.turn",

@@ -74,8 +74,17 @@ class TopicConfig:
 
     @classmethod
     def from_stored(cls, given: Any) -> TopicConfig:
-        """As to_fields() gave it, perhaps to a version that took more."""
-        return replace(cls(), **_checked(given))
+        """As to_fields() gave it, perhaps to a version that took more. Topics that are configured alike share one."""
+        try:
+            key = (*given.items(), *map(type, given.values()))  # True is 1 to a dictionary
+            known = _STORED.get(key)
+        except (AttributeError, TypeError):
+            return replace(cls(), **_checked(given))
+        if known is None:
+            if len(_STORED) >= _STORED_MAX:
+                _STORED.clear()
+            known = _STORED[key] = replace(cls(), **_checked(given))
+        return known
 
     def updated(self, given: Any) -> TopicConfig:
         """This configuration with the given fields changed; `type` may be repeated but not changed."""
@@ -85,8 +94,12 @@ class TopicConfig:
         return replace(self, **_effective({name: value for name, value in changes.items() if name != "type"}))
 
     def to_fields(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in _NAMES}
 
+
+_NAMES = tuple(f.name for f in fields(TopicConfig))
+_STORED_MAX = 1_024
+_STORED: dict[tuple[Any, ...], TopicConfig] = {}  # configurations that were loaded, by what they came from
 
 # Fields whose values nothing acts on yet. Taking them would promise something.
 WITHOUT_EFFECT = frozenset(

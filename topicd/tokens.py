@@ -6,9 +6,12 @@ The file is TOML, one table per token:
     [[token]]
     name = "spark"
     sha256 = "<64 hex digits>"
-    scopes = ["read", "write"]
+    scopes = ["read", "consume", "write"]
     prefixes = ["orders.", "events."]     # optional; none: every topic
     expires = 2027-01-01T00:00:00Z        # optional
+
+Scopes: read (records, states, lists), consume (open, acknowledge, reset and remove named consumers: where a topic keeps
+what is not acknowledged, that deletes), write, delete, admin (everything).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any, NamedTuple
 from topicd.errors import Forbidden, FormatError, Unauthorized
 from topicd.model import is_internal
 
-SCOPES = ("read", "write", "delete", "admin")
+SCOPES = ("read", "consume", "write", "delete", "admin")
 _FIELDS = {"name", "sha256", "scopes", "prefixes", "expires"}
 
 

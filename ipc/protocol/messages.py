@@ -250,7 +250,7 @@ class Unsubscribe(Request, op=Op.UNSUBSCRIBE):
 # ---- named consumers ----
 
 
-class OpenConsumer(Request, op=Op.CONSUMER_OPEN, right="read", changes=True, answer=f"{_ROW}, created"):
+class OpenConsumer(Request, op=Op.CONSUMER_OPEN, right="consume", changes=True, answer=f"{_ROW}, created"):
     """One that exists keeps its place."""
 
     topic: str = topic_name()
@@ -258,7 +258,7 @@ class OpenConsumer(Request, op=Op.CONSUMER_OPEN, right="read", changes=True, ans
     start: tuple[str, int] | None = start(help="default: earliest")
 
 
-class AckConsumer(Request, op=Op.CONSUMER_ACK, right="read", changes=True, answer=_ROW):
+class AckConsumer(Request, op=Op.CONSUMER_ACK, right="consume", changes=True, answer=_ROW):
     """A seq below the present one changes nothing, one above the head is a conflict."""
 
     topic: str = topic_name()
@@ -266,13 +266,13 @@ class AckConsumer(Request, op=Op.CONSUMER_ACK, right="read", changes=True, answe
     seq: int = number(0, MAX_SEQ, help="everything up to it is done")
 
 
-class ResetConsumer(Request, op=Op.CONSUMER_RESET, right="read", changes=True, answer=_ROW):
+class ResetConsumer(Request, op=Op.CONSUMER_RESET, right="consume", changes=True, answer=_ROW):
     topic: str = topic_name()
     name: str = consumer_name()
     start: tuple[str, int] | None = start(help="default: earliest")
 
 
-class RemoveConsumer(Request, op=Op.CONSUMER_REMOVE, right="read", changes=True, answer="name"):
+class RemoveConsumer(Request, op=Op.CONSUMER_REMOVE, right="consume", changes=True, answer="name"):
     topic: str = topic_name()
     name: str = consumer_name()
 

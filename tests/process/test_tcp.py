@@ -42,7 +42,7 @@ class Site:
         self.authority = Authority(root)
         self.tokens = root / "tokens.toml"
         self.secrets = {
-            "shop": token_file.create(self.tokens, "shop", ["read", "write"], ["orders."]),
+            "shop": token_file.create(self.tokens, "shop", ["read", "consume", "write"], ["orders."]),
             "reader": token_file.create(self.tokens, "reader", ["read"]),
             "writer": token_file.create(self.tokens, "writer", ["write"]),
             "boss": token_file.create(self.tokens, "boss", ["admin"]),
@@ -203,6 +203,26 @@ def test_what_the_scopes_do_not_hold_is_refused_logged_and_not_stored(site: Site
                 refused()
     assert site.stored() == stored
     wait_until(lambda: "token 'reader' has no write right" in site.daemon.log, "the log line")
+
+
+@pytest.mark.fault("AUTH-01")
+def test_who_may_only_read_deletes_nothing_by_acknowledging_it(site: Site) -> None:
+    name = f"orders.acked.{site.scheme}"
+    with site.client("boss") as boss, site.client("reader") as reader:
+        boss.configure(name, retain="acked")
+        boss.publish_many(name, [b"x"] * 5)
+        boss.open_consumer(name, "worker")
+        boss.ack_consumer(name, "worker", 1)
+        for refused in (
+            lambda: reader.open_consumer(name, "thief"),
+            lambda: reader.ack_consumer(name, "worker", 5),
+            lambda: reader.reset_consumer(name, "worker", "latest"),
+            lambda: reader.remove_consumer(name, "worker"),
+        ):
+            with pytest.raises(Forbidden, match="token 'reader' has no consume right"):
+                refused()
+        assert [found.name for found in reader.consumers(name)] == ["worker"]
+        assert len(drain_topic(reader, name)) == 4
 
 
 @pytest.mark.parametrize("topics", ["orders.scopes", "orders.*"])

@@ -16,7 +16,8 @@ from topicd.cli.exits import CliError
 from topicd.cli.main import root_command
 from topicd.cli.offline import token_file
 from topicd.errors import Conflict, Forbidden, FormatError, InvalidRequest, Unauthorized
-from topicd.tokens import EVERYTHING, Rights, TokenFile, digest_of
+from topicd.ipc.protocol.messages import REQUESTS, Op
+from topicd.tokens import EVERYTHING, SCOPES, Rights, TokenFile, digest_of
 
 NOW = 1_800_000_000_000
 
@@ -42,18 +43,29 @@ def test_a_name_outside_the_prefixes_is_refused_whatever_the_scope() -> None:
 
 
 def test_admin_may_do_everything() -> None:
-    for scope in ("read", "write", "delete", "admin"):
+    for scope in SCOPES:
         Rights("a", frozenset({"admin"})).require(scope, "x")
         EVERYTHING.require(scope, "x")
 
 
 def test_who_may_write_may_do_everything_with_topicds_own_topics() -> None:
-    for scope in ("read", "write", "delete", "admin"):
+    for scope in SCOPES:
         Rights("a", frozenset({"write"})).require(scope, "topicd.stage.x")
     with pytest.raises(Forbidden):
         Rights("a", frozenset({"read"})).require("delete", "topicd.stage.x")
     with pytest.raises(Forbidden):
         Rights("a", frozenset({"write"}), ("orders.",)).require("read", "topicd.stage.x")
+
+
+def test_consumers_need_a_right_of_their_own_which_reading_is_not() -> None:
+    with pytest.raises(Forbidden, match="token 'a' has no consume right"):
+        Rights("a", frozenset({"read", "write"})).require("consume", "orders")
+    Rights("a", frozenset({"consume"})).require("consume", "orders")
+    consuming = {
+        REQUESTS[op].RIGHT for op in (Op.CONSUMER_OPEN, Op.CONSUMER_ACK, Op.CONSUMER_RESET, Op.CONSUMER_REMOVE)
+    }
+    assert consuming == {("consume",)}
+    assert {REQUESTS[op].RIGHT for op in (Op.CONSUMER_STATE, Op.CONSUMER_LIST)} == {("read",)}
 
 
 def test_either_of_two_scopes_is_enough() -> None:

@@ -39,17 +39,19 @@ def _opened(topic: Topic, *, created: bool) -> dict[str, Any]:
 @operation(Configure)
 def configure(call: Call, want: Configure) -> None:
     topic = _found_or_creatable(call, want)
+    catalog, fields, created = call.shard.catalog, want.config or {}, False
 
     def done(changed: Topic | None, error: TopicdError | None) -> None:
         if changed is None:
             call.done(None, error)
         else:
-            call.answer({"topic_id": changed.id, "created": topic is None, "config": changed.config.to_fields()})
+            call.answer({"topic_id": changed.id, "created": created, "config": changed.config.to_fields()})
 
-    if topic is None:
-        call.shard.catalog.create(want.topic, TopicConfig.from_fields(want.config or {}), done)
-    else:
-        call.shard.catalog.configure(topic, want.config or {}, done)
+    if topic is not None:
+        catalog.configure(topic, fields, done)
+    elif not catalog.configure_unborn(want.topic, fields, done):
+        created = True
+        catalog.create(want.topic, TopicConfig.from_fields(fields), done)
 
 
 def _found_or_creatable(call: Call, want: OpenTopic | Configure) -> Topic | None:

@@ -14,6 +14,8 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.debris import cut_open_batch
 from topicd.shards.storage.segment.info import Cut
+from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.places import resolve
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +46,14 @@ class Holes:
     def index_active_tags(self, topic: Topic) -> None:
         info = topic.contents.active
         if info is not None and info.count:
-            data = self._segments.reader(topic, info).read(info.first_seq, info.last_seq)
-            topic.contents.recent_tags.note(data, 0, len(data))
+            covered = 0
+            for data in self._segments.reader(topic, info).readable(info.first_seq, info.last_seq):
+                topic.contents.recent_tags.note(data, 0, len(data))
+                covered += len(data)
+            if covered < info.data_bytes:
+                # Where exactly a reader is told; the neighbours are served.
+                where = resolve(self._place.data.topic(topic.id), info.first_seq).file(DATA)
+                self._note_damage(f"topic {topic.name}: {info.data_bytes - covered} bytes of {where} cannot be read")
 
     def _check_holes(self, topic: Topic, holes: list[Hole], how: str, where: str) -> None:
         """Damage is what nobody removed by the end of the log: files go when their records or their topic did, and

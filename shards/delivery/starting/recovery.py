@@ -80,8 +80,9 @@ class Recovery:
 
     def run(self, progress: Progress, live_ends: dict[int, int]) -> Recovered:
         """live_ends: for a WAL shard that is running, up to which LSN its files hold whole groups."""
-        entries, self._settled = load_entries(self._place, self._note_damage)
-        for entry in entries:
+        entries, self._settled = load_entries(self._place, self._note_damage, lambda: progress(0, "snapshots"))
+        for number, entry in enumerate(entries):
+            progress(5 * number / len(entries), "snapshots")
             self._catalog.add(topic_of(entry, wal_shard(entry.id, self._place.wal_shards)))
             self._holes.heads[entry.id] = entry.head
         progress(5, "snapshots")
@@ -107,10 +108,8 @@ class Recovery:
             finish_deletes(self._place.fs, self._place.data.topics)
 
     def _load_topic(self, topic: Topic) -> None:
-        directory, contents = self._place.data.topic(topic.id), topic.contents
-        if not self._place.fs.exists(directory):
-            return
-        loaded = load_segments(self._place.fs, directory)
+        directory, contents = self._place.topic_dir(topic.id), topic.contents
+        loaded = load_segments(self._place.fs, directory)  # one that has none has no directory
         contents.segments = loaded.segments
         contents.marks = loaded.marks
         self._holes.cuts[topic.id] = loaded.cuts
@@ -139,12 +138,14 @@ class Recovery:
         chunks.sort(key=lambda item: item[:2])
         total = sum(len(chunk.groups) for _, _, chunk in chunks) or 1
         done = 0
-        for _, shard, chunk in chunks:
+        for _, shard, kept in chunks:
+            chunk = kept.loaded()
             for group in chunk.groups:
                 self._replay_group(chunk.path, chunk.view, group, mine=shard % place.delivery_shards == place.index)
             done += len(chunk.groups)
             progress(20 + 75 * done / total, "replay")
-            self._rounds.relieve()
+            for _ in self._rounds.relieve():
+                progress(20 + 75 * done / total, "replay")
 
     def _read_log(self, shard: int, up_to: int | None) -> list[LogChunk]:
         """A running WAL shard may have recycled a file between the listing and the reading: then look again."""
@@ -152,7 +153,7 @@ class Recovery:
         for attempt in range(5):
             reader = LogReader(place.fs, place.data.wal_shard(shard), place.wal_seed, up_to_lsn=up_to)
             try:
-                chunks = list(reader.chunks())
+                chunks = [chunk.let_go() for chunk in reader.chunks()]
             except FileNotFoundError:
                 continue
             if up_to is None or not reader.end.damage or attempt == 4:

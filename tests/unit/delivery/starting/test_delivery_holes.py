@@ -135,7 +135,7 @@ def stored(scene: Scene, records: int) -> Topic:
     place = scene.place.topic_dir(topic.id)
     for _ in range((records + 1) // 2):
         publish(topic, [b"x", b"y"], tags=b"t")
-    work = CheckpointRound([0], full=True)
+    work = CheckpointRound(full=True)
     work.add(topic, place, [], scene.place.settings, TS, set())
     [(_, draft)] = work.drafts
     if records % 2:
