@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topicd._native.channel import core
-from topicd.disk.fs import Fs, map_file
+from topicd.disk.fs import Fs
+from topicd.disk.loading import load_file
 from topicd.filechannel.layout import (
     HEADER_BYTES,
     MAX_MESSAGE,
@@ -158,13 +159,20 @@ def _look_at_tail(fs: Fs, directory: Path, found: Survey, published: int | None)
     if last.headless:
         return
     found.appendable = True
-    view = map_file(fs, segment_path(directory, last.segment_id))
-    size = len(view)
+    content = load_file(fs, segment_path(directory, last.segment_id))
+    view, size = content.view, len(content.view)
     start = HEADER_BYTES
     if published is not None and last.begin <= published <= last.end:
         start += published - last.begin
     else:
         published = None
+    if content.bad:
+        # Nobody knows what is behind it: nothing is cut, and what comes goes to another file.
+        at, _ = _walk(view, start, content.bad[0].start, last, found, believed=published is not None)
+        last.end = last.begin + size - HEADER_BYTES
+        found.damage.append(Damage(last.begin + at - HEADER_BYTES, last.end, content.problem))
+        found.appendable = False
+        return
     at, keep = _walk(view, start, size, last, found, believed=published is not None)
     last.end = last.begin + at - HEADER_BYTES
     if at < size:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faultfs import FaultFs
 from tests.unit.filechannel.kit import SMALL, WAIT_S, Background, numbered, segment_names
+from topicd.disk.fs import RealFs
 from topicd.errors import RecordTooLarge
 from topicd.filechannel import ChannelClosed, ChannelFull, Damaged, FileChannel, Gap, NotEnough
 from topicd.filechannel.layout import HEADER_BYTES
+from topicd.filechannel.survey import look
 
 MAX = 16 * SMALL
 
@@ -223,3 +226,18 @@ def test_a_copy_of_the_directory_is_a_channel_of_its_own(tmp_path: Path) -> None
         (tmp_path / "b" / "shared").write_bytes((tmp_path / "a" / "shared").read_bytes())
         with FileChannel(tmp_path / "b", writer=False) as copy:
             assert copy.receiver().recv_many(99, 0) == numbered(0, 5)
+
+
+def test_a_tail_that_the_disk_does_not_give_is_damage_and_never_cut(tmp_path: Path) -> None:
+    """Acknowledged messages may lie there: what cannot be read is not taken for what was never written."""
+    with FileChannel(tmp_path) as channel:
+        channel.sender().send_many(numbered(0, 50, size=400))
+    [name] = segment_names(tmp_path)
+    before = (tmp_path / name).read_bytes()
+    broken = FaultFs(RealFs(), fail_at=1, always=True, reads=True, only=lambda call, path: call == "read_into")
+    found = look(broken, tmp_path)
+    assert found.torn is None and not found.appendable
+    [damage] = found.damage
+    assert "cannot be read" in damage.reason
+    assert (found.begin, found.end) == (0, len(before) - HEADER_BYTES)
+    assert (tmp_path / name).read_bytes() == before
