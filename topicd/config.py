@@ -109,7 +109,20 @@ class Settings:
         "count", 0, "port on 127.0.0.1 for Prometheus, beside the socket metrics.sock; 0: none", low=0, high=65_535
     )
     max_topics: int = _live("count", 100_000, "topics in all", low=1, high=NO_LIMIT)
-    max_connections: int = _live("count", 10_000, "connections per delivery shard", low=1, high=1_000_000)
+    max_connections: int = _live(
+        "count",
+        10_000,
+        "connections per delivery shard, of this machine and over TCP so many each",
+        low=1,
+        high=1_000_000,
+    )
+    max_unauthenticated: int = _live(
+        "count",
+        256,
+        "connections over TCP per delivery shard that have not shown a valid token; half of them from one address",
+        low=1,
+        high=1_000_000,
+    )
     max_inflight_bytes: int = _live(
         "size",
         64 * MIB,

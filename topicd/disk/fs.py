@@ -104,6 +104,11 @@ class RealFile:
     def fileno(self) -> int:
         return self._fd
 
+    @property
+    def raw_fd(self) -> int:
+        """What C may write through instead of pwrite. Files that watch or fail their calls have none."""
+        return self._fd
+
     def begin_sync(self, offset: int, length: int) -> None:
         _libc().sync_file_range(self._fd, offset, length, _SYNC_FILE_RANGE_WRITE)
 

@@ -43,6 +43,7 @@ class ReadAnswer:
     bytes: int = 0
     examined: int = 0
     tombstone: Tombstone | None = None
+    settled: int | None = None  # for a reader of whole commits: what lies above is not one yet
 
 
 class _Neighbours(NamedTuple):
@@ -81,6 +82,9 @@ class Reader:
         answer = ReadAnswer(next_from=from_seq, tombstone=topic.floors.tombstone(from_seq, topic.seqs.visible))
         position = max(from_seq, topic.floors.earliest - 1)
         stop = self._undamaged_until(topic, position)
+        if chosen.committed:
+            answer.settled = topic.commits.settled(topic.seqs.visible)
+            stop = min(stop, answer.settled)
         if len(topic.contents.lost):
             position, stop = self._report_lost(topic, answer, position, stop)
         limit = min(max(limit, 1), FETCH_RECORDS_MAX)
@@ -259,7 +263,8 @@ class Reader:
             if first > position + 1 or answer.tombstone is not None:
                 return position, first - 1
             reason = GapReason.POWER_LOSS.value
-            gap = Tombstone(first, last, reason, last - first + 1, topic.floors.earliest, topic.seqs.visible)
+            about = min(topic.contents.missed_within(first, last), last - first + 1)
+            gap = Tombstone(first, last, reason, about, topic.floors.earliest, topic.seqs.visible)
             answer.tombstone, position = gap, last
         return position, stop
 

@@ -72,7 +72,7 @@ class ActiveSegment:
         found = self._found
         index = found.entries[: found.trusted * ENTRY_BYTES] + found.tail.entries
         count = entry_count(index)
-        file = self._fs.open(self._path(DATA), write=True)
+        file = self._fs.open(resolve(self._dir, self._first).text(DATA), write=True)
         try:
             self._cut_tail(file, count, report)
             if count > found.believed:

@@ -50,10 +50,15 @@ class SegmentPlace(NamedTuple):
 class Listed(NamedTuple):
     """A file of a segment, found in a topic's directory."""
 
-    path: Path
+    topic_dir: Path
+    name: str
     first_seq: int
     part: str
     unfinished: bool  # under the temporary name that a crash left
+
+    @property
+    def path(self) -> Path:
+        return self.topic_dir / self.name
 
 
 def resolve(topic_dir: Path | str, first_seq: int) -> SegmentPlace:
@@ -66,7 +71,7 @@ def list_files(fs: Fs, topic_dir: Path) -> list[Listed]:
     for name in fs.listdir(topic_dir):
         parsed = paths.parse_segment(name.removesuffix(TMP_SUFFIX))
         if parsed is not None and parsed[1] != CUT:
-            found.append(Listed(topic_dir / name, *parsed, name.endswith(TMP_SUFFIX)))
+            found.append(Listed(topic_dir, name, *parsed, name.endswith(TMP_SUFFIX)))
     return found
 
 

@@ -10,7 +10,7 @@ postings   u32 per tagged record: seq - first seq, ascending per tag
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,12 +216,28 @@ class TagTable:
 
     def find(self, match: TagMatch) -> list[int]:
         """Seqs of the records with a matching tag, ascending; those deleted after the seal are among them."""
-        keys, size = _Keys(self), len(match.value)
-        low = bisect_left(keys, match.value)
+        low = self._search(match.value)
         if not match.prefix:
-            return self._postings(low, low + 1) if low < len(keys) and keys[low] == match.value else []
-        high = bisect_right(keys, match.value, low, key=lambda key: key[:size])
+            return self._postings(low, low + 1) if low < self.tag_count and self.key(low) == match.value else []
+        size = len(match.value)
+        high = bisect_right(_Keys(self), match.value, low, key=lambda key: key[:size])
         return sorted(self._postings(low, high)) if low < high else []
+
+    def _search(self, value: bytes) -> int:
+        """The number of the first tag that is not below value. Written out: a delete does it in every segment."""
+        if self._seal is None:
+            return 0
+        view, directory, keys_at, unpack = self._view, self._seal.table_at, self._keys_at, _TAG.unpack_from
+        low, high = 0, self._seal.tag_count
+        while low < high:
+            middle = (low + high) >> 1
+            at, size, _, _ = unpack(view, directory + middle * _TAG.size)
+            at += keys_at
+            if bytes(view[at : at + size]) < value:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def key(self, number: int) -> bytes:
         at, size, _, _ = self._entry(number)

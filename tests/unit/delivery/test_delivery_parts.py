@@ -87,6 +87,7 @@ def test_a_tick_looks_after_what_nobody_reads_or_writes(desk: Desk, what: str, m
     desk.clock.advance(40_000)
     for _ in range(2):
         desk.parts.tick()
+        desk.settle()
     done = {
         "expires": topic.contents.count == 0,
         "closes the stalled": line.closing,
