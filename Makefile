@@ -1,7 +1,7 @@
 # topicd: `make run` starts the daemon on ./var, `make test` proves that it works. Both set everything up first.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: compare run test quick unit lint fmt docs bench bench-deps faults crash restarts mutants fuzz scale clean setup
+.PHONY: compare run test quick unit lint fmt docs bench bench-deps faults crash crash-filechannel restarts mutants fuzz scale clean setup
 
 PYTHON ?= python3
 VENV   := .venv
@@ -80,6 +80,12 @@ faults: setup
 # A real daemon, random SIGKILL, an oracle of what was acknowledged.
 crash: setup
 	$(BIN)/python -m tests.crash --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# The file channel: every call crashed and failed, races in full length, writers and readers killed.
+crash-filechannel: setup
+	TOPICD_SWEEP=full $(BIN)/python -m pytest tests/unit/filechannel
+	$(BIN)/python -m tests.crash.filechannel --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.crash.spool --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 # A producer and a consumer in their own processes, a daemon that is restarted under them.
 restarts: setup

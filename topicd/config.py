@@ -91,7 +91,7 @@ class Settings:
     segment_max_bytes: int = _setting("size", 64 * MIB, "seal a segment at this size", low=4 * KIB, high=1024 * MIB)
     segment_max_age_ms: int = _setting("ms", 3_600_000, "seal a segment at this age", low=100, high=NO_LIMIT)
     map_cache_bytes: int = _setting(
-        "size", 64 * MIB, "mapped segments a delivery shard keeps for reading", low=0, high=NO_LIMIT
+        "size", 16 * MIB, "indexes of sealed segments a delivery shard keeps for reading", low=0, high=NO_LIMIT
     )
     allowed_uids: str = _live(
         "uids", "", "users that may connect, comma-separated; empty: the daemon's own user and root"

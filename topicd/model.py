@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from topicd.errors import Conflict, InvalidRequest
-from topicd.limits import INTERNAL, MAX_SEQ, MAX_TAG, TOPIC_NAME, TOPIC_NAME_RULE
+from topicd.limits import COMMITS, INTERNAL, MAX_SEQ, MAX_TAG, STAGES, TOPIC_NAME, TOPIC_NAME_RULE
 
 
 class Durability(StrEnum):
@@ -35,6 +35,11 @@ def check_topic_name(name: Any) -> str:
 def is_internal(name: str) -> bool:
     """Names of topics that topicd keeps for itself: hidden from lists, and made only by who asks for just that."""
     return name.startswith(INTERNAL)
+
+
+def is_staged(name: str) -> bool:
+    """Of these, what writers have staged and what was decided about it."""
+    return name.startswith((STAGES, COMMITS))
 
 
 def _rule(low: int, high: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Figures:
             "top_topics": [_row(topic) for topic in self._survey.top if topic.live],
             "in_flight_bytes": sum(outlet.in_flight_bytes for outlet in self._outlets),
             "ring_backlog_bytes": sum(outlet.backlog_bytes for outlet in self._outlets),
-            "mapped_bytes": self._segments.mapped_bytes,
+            "mapped_bytes": self._segments.held_bytes,
             **self._rounds.page(),
         }
 

@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.figures import Figures
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.pulse import Pulse
@@ -69,7 +70,8 @@ class Parts:
         live = self.live = LiveRecords(segments, pulse)
         retention = self.retention = Retention(place, live, log, counters, backlog)
         self.deletion = Deletion(log, segments, live, retention, backlog, counters, pulse)
-        reader = self.reader = Reader(place, segments, live, retention)
+        damage = DamageLog(counters)
+        reader = self.reader = Reader(place, segments, live, retention, damage)
         self.pushing = Pushing(reader, agenda, counters, loop.call_soon)
         self.patterns = PatternWatchers()
         # Writing.
@@ -83,7 +85,7 @@ class Parts:
         reclaimer = Reclaimer(place, loop, pool, backlog, segments)
         self.snapshots = Snapshots(place, loop, pool, outlets, catalog, backlog, direct, wal_sync, reclaimer)
         failures = Failures()
-        apply = Apply(backlog, direct, live, failures)
+        apply = Apply(backlog, direct, live, failures, damage)
         self.rounds = Rounds(
             *(place, loop, pool, outlets, agenda, catalog, backlog, pressure),
             *(direct, wal_sync, apply, failures, reclaimer, self.snapshots),
@@ -91,7 +93,7 @@ class Parts:
         self.trimmer = MemoryTrimmer(counters, backlog)
         # Around it.
         self.connections = Connections(place)
-        self.survey = Survey(place, catalog, retention, backlog, reclaimer)
+        self.survey = Survey(place, catalog, retention, backlog, reclaimer, log)
         self._surveying: asyncio.Future[None] | None = None
         self.figures = Figures(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey)
         self._connect()

@@ -1,5 +1,6 @@
-"""A look at every topic, again and again, for what nobody's request brings about: records that outlived their TTL,
-segments that are old enough to be sealed, files that could be given back, the bytes in all, the topics written last.
+"""A look at every topic, again and again, for what nobody's request brings about: records that outlived their TTL, seqs
+that a topic at rest gives back, segments that are old enough to be sealed, files that could be given back, the bytes in
+all, the topics written last.
 
 Promise: it takes a small share of the processor, whatever the number of topics; with few of them it is done every
 second.
@@ -17,6 +18,8 @@ from topicd.shards.delivery.slices import in_slices
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.log import Log
+from topicd.shards.delivery.writing.reservation import return_seqs
 
 PAUSE_S = 0.04  # between two slices, ten times as long: a tenth of the processor at most
 TOP_TOPICS = 20  # whose figures are on the stats page
@@ -24,13 +27,20 @@ TOP_TOPICS = 20  # whose figures are on the stats page
 
 class Survey:
     def __init__(
-        self, place: Place, catalog: Catalog, retention: Retention, backlog: Backlog, reclaimer: Reclaimer
+        self,
+        place: Place,
+        catalog: Catalog,
+        retention: Retention,
+        backlog: Backlog,
+        reclaimer: Reclaimer,
+        log: Log,
     ) -> None:
         self._place = place
         self._catalog = catalog
         self._retention = retention
         self._backlog = backlog
         self._reclaimer = reclaimer
+        self._log = log
         self._found: list[tuple[int, int]] = []  # the topics written last so far: when, id; a heap
         self._bytes = 0
         self.top: list[Topic] = []
@@ -46,8 +56,10 @@ class Survey:
         yield from self._reclaimer.look()
 
     def _look(self, topic: Topic) -> None:
-        if self._retention.is_due(topic, self._place.clock.now_ms()):
+        now = self._place.clock.now_ms()
+        if self._retention.is_due(topic, now):
             self._retention.expire(topic)
+        return_seqs(self._log, topic, now)
         self._bytes += topic.contents.bytes
         found, written = self._found, topic.last_write_ms
         if len(found) < TOP_TOPICS:

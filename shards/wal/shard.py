@@ -75,7 +75,8 @@ class WalShard:
         if payload is None:
             self._adopted, end_lsn = adopt.adopt_previous_run(shard)
             end = adopt.settle_tail(shard.fs, directory, info.wal_seed, end_lsn)
-            self._log.open(end.lsn, end.file.first_lsn if end.file is not None and not end.torn else None)
+            usable = end.file is not None and not end.torn and not end.unread
+            self._log.open(end.lsn, end.file.first_lsn if end.file is not None and usable else None)
             inlets = self._inlets([0] * len(self._rings))
         else:
             state = WalState.unpack(payload)

@@ -24,8 +24,8 @@ from topicd.disk.fs import Fs, read_all
 from topicd.errors import FormatError
 from topicd.paths import DataDir
 
-FORMAT_VERSION = 2
-_READABLE = (1, FORMAT_VERSION)  # 1: without direct frames in the log
+FORMAT_VERSION = 3
+_READABLE = (1, 2, FORMAT_VERSION)  # 1: without direct frames in the log; 2: without commit frames
 _FORMAT_MAX = 64 * 1024
 _POLL_S = 0.05
 

@@ -183,7 +183,8 @@ class Outbox(Peer):
         self, op: int, request_id: int, topic: Topic, answer: ReadAnswer, performance: dict[str, Any] | None
     ) -> None:
         visible, earliest = topic.seqs.visible, topic.floors.earliest
-        flags = 0 if answer.next_from < visible else FLAG_CAUGHT_UP
+        end = visible if answer.settled is None else answer.settled
+        flags = 0 if answer.next_from < end else FLAG_CAUGHT_UP
         extra = b""
         if answer.tombstone is not None or performance is not None:
             body: dict[str, Any] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import logging
 
+from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.storing.checkpoint_round import CheckpointRound
@@ -51,11 +52,14 @@ class Failures:
 
 
 class Apply:
-    def __init__(self, backlog: Backlog, direct: DirectWrites, live: LiveRecords, failures: Failures) -> None:
+    def __init__(
+        self, backlog: Backlog, direct: DirectWrites, live: LiveRecords, failures: Failures, damage: DamageLog
+    ) -> None:
         self._backlog = backlog
         self._direct = direct
         self._live = live
         self._failures = failures
+        self._damage = damage
 
     def settle_direct(self, work: CheckpointRound, results: list[JobResult]) -> None:
         """Those who wait for direct writes hear of them, and followers get them from memory, before the tail goes."""
@@ -113,8 +117,10 @@ class Apply:
         else:
             backlog.active[topic.id] = topic
         for damage in result.damage:
-            log.error("storage is damaged", extra={"damage": str(damage)})
-            if not damage.repaired:
+            if damage.repaired:
+                log.warning("segment repaired", extra={"damage": str(damage)})
+            else:
+                self._damage.sealed(damage)
                 contents.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
 
     @staticmethod
