@@ -11,7 +11,8 @@ from topicd.errors import InvalidRequest
 from topicd.model import check_topic_name
 from topicd.spark import loss
 from topicd.spark.bounds import EARLIEST, LATEST, Bound, check_bounds, parse_bound
-from topicd.spark.formats import AVRO, PROTOBUF, Codec, load
+from topicd.spark.formats.codec import AVRO, PROTOBUF, Codec
+from topicd.spark.formats.schemafile import load
 from topicd.spark.given import Given
 from topicd.spark.loss import Policy
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topicd.errors import InvalidRequest
-from topicd.spark.formats import AVRO, Convert, missing, recursive, struct_ddl
+from topicd.spark.formats.codec import AVRO, Convert, missing, recursive, struct_ddl
 
 _PLAIN = {
     "boolean": "boolean",

@@ -20,7 +20,7 @@ from datetime import UTC
 from typing import Any
 
 from topicd.errors import InvalidRequest
-from topicd.spark.formats import PROTOBUF, Convert, missing, recursive, struct_ddl
+from topicd.spark.formats.codec import PROTOBUF, Convert, missing, recursive, struct_ddl
 
 # By number of the type in descriptor.proto.
 _DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _FIXED64, _FIXED32, _BOOL, _STRING = 1, 2, 3, 4, 5, 6, 7, 8, 9
