@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from concurrent.futures import Executor
+from contextlib import suppress
 
 from topicd.errors import StorageCorrupt
 from topicd.shards.delivery.place import Place
@@ -32,15 +34,16 @@ class Reclaimer:
         self._pool = pool
         self._backlog = backlog
         self._segments = segments
+        # Segments that have left their topic and whose files are still there.
+        self._leaving: deque[tuple[Topic, list[int]]] = deque()
 
     @property
     def urgent(self) -> bool:
         """There may be something to give back: a snapshot is worth its price."""
         return any(_droppable(topic) or _half_dead(topic) for topic in self._backlog.reclaimable.values())
 
-    def plan(self) -> list[tuple[Topic, list[int]]]:
+    def plan(self) -> None:
         """Segments that the next snapshot allows to drop. They leave the topic now; their files go after it."""
-        found = []
         for topic in list(self._backlog.reclaimable.values()):
             dead = _droppable(topic)
             for info in dead:
@@ -48,16 +51,20 @@ class Reclaimer:
                 self._segments.drop(topic, info.first_seq)
             topic.contents.forget_gone(topic.floors.earliest, topic.seqs.head)
             if dead:
-                found.append((topic, [info.first_seq for info in dead]))
-            elif not _half_dead(topic):
+                self._leaving.append((topic, [info.first_seq for info in dead]))
+            elif not _half_dead(topic) and not topic.contents.unmarked:
                 del self._backlog.reclaimable[topic.id]
-        return found
 
-    async def run(self, dropping: list[tuple[Topic, list[int]]]) -> None:
+    async def run(self) -> None:
+        """The snapshot that follows the plan is durable. What fails here goes after the next one: a disk that was full
+        for a moment is not full for ever."""
         place = self._place
-        for topic, first_seqs in dropping:
+        while self._leaving:
+            topic, first_seqs = self._leaving[0]
             directory = place.topic_dir(topic.id)
-            await self._loop.run_in_executor(self._pool, drop_segments, place.fs, directory, first_seqs)
+            with suppress(FileNotFoundError):  # the topic was deleted since
+                await self._loop.run_in_executor(self._pool, drop_segments, place.fs, directory, first_seqs)
+            self._leaving.popleft()
         budget = _REWRITES_PER_ROUND
         for topic in list(self._backlog.reclaimable.values()):
             for info in _half_dead(topic)[:budget]:

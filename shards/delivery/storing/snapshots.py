@@ -91,7 +91,7 @@ class Snapshots:
     async def take(self) -> None:
         place, run_in_thread = self._place, self._loop.run_in_executor
         marks = [outlet.settled_pos for outlet in self._outlets]
-        dropping = self._reclaimer.plan()
+        self._reclaimer.plan()
         body = self._body()
         siblings = [place.data.snapshots(index) for index in range(place.delivery_shards)]
         self._backlog.metadata_changed = False
@@ -107,7 +107,7 @@ class Snapshots:
             self._told = ""
             self._marks = [*self._marks[-1:], marks]
             self._publish_absorbed()
-            await self._reclaimer.run(dropping)
+            await self._reclaimer.run()
         except (OSError, TopicdError) as exc:
             self.failures += 1
             self._backlog.metadata_changed = True
