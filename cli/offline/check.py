@@ -122,6 +122,8 @@ def _check_identity(offline: Offline, checked: Checked) -> None:
             checked.findings.append(Finding(DAMAGE, path, "is missing although there is data"))
     except FormatError as exc:
         checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.message}"))
+    except OSError as exc:
+        checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.strerror}"))
 
 
 def _check_snapshots(offline: Offline, checked: Checked) -> None:
@@ -135,6 +137,9 @@ def _check_snapshots(offline: Offline, checked: Checked) -> None:
                 checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.message}"))
                 if exc.detail.get("what") != "version":
                     checked.bad_snapshots.append(path)
+            except OSError as exc:
+                checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.strerror}"))
+                checked.bad_snapshots.append(path)
 
 
 def check_wal(offline: Offline, shard: int, seed: int, findings: list[Finding]) -> WalReport:
@@ -155,6 +160,10 @@ def check_wal(offline: Offline, shard: int, seed: int, findings: list[Finding]) 
     for damage in report.damage:
         what = f"{damage.what}, LSN {damage.first_lsn} to {damage.last_lsn}"
         findings.append(Finding(DAMAGE, damage.path, what))
+    for file, part in reader.end.bad_sectors:
+        known = file.first_lsn + part.start < end.lsn
+        what = str(part) if known else f"{part}; nothing of the log is known to lie there"
+        findings.append(Finding(DAMAGE if known else NOTE, file.path, what))
     if end.torn and end.file is not None:
         findings.append(Finding(NOTE, end.file.path, f"torn tail behind LSN {end.lsn}; the next start cuts it"))
     return report

@@ -11,7 +11,8 @@ from pathlib import Path
 from topicd.cli.offline.check import Checked
 from topicd.cli.offline.data_dir import Offline
 from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, unreadable_parts
-from topicd.disk.fs import map_file, replace_file
+from topicd.disk.fs import replace_file
+from topicd.disk.loading import load_file
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import pack_marks
 from topicd.shards.storage.segment.index import GONE, flagged
@@ -36,10 +37,10 @@ class Quarantine:
         return self._fs.exists(self.place(path, start, end))
 
     def keep_part(self, path: Path, start: int, end: int) -> Path:
-        return self._store(self.place(path, start, end), map_file(self._fs, path)[start:end])
+        return self._store(self.place(path, start, end), load_file(self._fs, path).view[start:end])
 
     def keep_copy(self, path: Path) -> Path:
-        return self._store(self._free(self.place(path)), map_file(self._fs, path))
+        return self._store(self._free(self.place(path)), load_file(self._fs, path).view)
 
     def move(self, path: Path) -> Path:
         target = self._free(self.place(path))
@@ -132,7 +133,7 @@ def _unreadable(report: SegmentReport, offline: Offline) -> list[tuple[int, int]
     """What the rebuilt index will call damaged: a torn end counts when records were promised there."""
     if not report.rebuild or DATA not in report.parts:
         return report.unreadable
-    view = report.place.map(offline.fs, DATA)
+    view = report.place.load(offline.fs, DATA).view
     rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), _end(report))
     return unreadable_parts(rebuilt, report.first_seq)
 

@@ -13,15 +13,22 @@ def note(process: dict[str, Any]) -> str:
         found.append(f"{process['percent']:.0f}% {process['what']}".strip())
     elif process["what"]:
         found.append(str(process["what"]))
-    if stats.get("read_only"):
-        found.append("read-only after a disk failure")
-    if stats.get("damage"):
-        found.append(f"{stats['damage']} damaged places, run fsck")
+    found += troubles(stats)
     if stats.get("failures"):
         found.append(f"{stats['failures']} write failures")
     if stats.get("checkpoint_failures"):
         found.append(f"{stats['checkpoint_failures']} checkpoint failures")
     return "; ".join(found)
+
+
+def troubles(stats: dict[str, Any]) -> list[str]:
+    """What is wrong with a process that serves all the same."""
+    found = []
+    if stats.get("read_only"):
+        found.append("read-only after a disk failure")
+    if stats.get("damage"):
+        found.append(f"{stats['damage']} damaged places, run fsck")
+    return found
 
 
 def fullest_ring(stats: dict[str, Any]) -> float:

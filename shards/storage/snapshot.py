@@ -70,7 +70,7 @@ class SnapshotStore:
         """Store the body durably under the next number, then remove what nobody needs any more. siblings: the
         directories of all shards of this run."""
         if not self._loaded:
-            self.load_newest()
+            self._find_good()
         self._ensure_directory()
         number = max([*self.numbers(), self._run << _RUN_SHIFT]) + 1
         envelope.save(self._fs, self._path(number), MAGIC, VERSION, body)
@@ -80,6 +80,17 @@ class SnapshotStore:
             keep.update(n for n in self.numbers() if n >> _RUN_SHIFT < self._run)
         self._prune(keep)
         return number
+
+    def _find_good(self) -> None:
+        """Which one has to stay."""
+        self._newest_good, self._loaded = None, True
+        for number in reversed(self.numbers()):
+            try:
+                envelope.check(self._fs, self._path(number), MAGIC, VERSION)
+            except (FormatError, OSError):
+                continue
+            self._newest_good = number
+            return
 
     def numbers(self) -> list[int]:
         """Numbers of the snapshots that are there, good or not, ascending."""

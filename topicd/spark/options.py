@@ -12,7 +12,7 @@ from topicd.model import check_topic_name
 from topicd.spark import loss
 from topicd.spark.bounds import EARLIEST, LATEST, Bound, check_bounds, parse_bound
 from topicd.spark.formats.codec import AVRO, PROTOBUF, Codec
-from topicd.spark.formats.schemafile import load
+from topicd.spark.formats.loading import load
 from topicd.spark.given import Given
 from topicd.spark.loss import Policy
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
 
 from topicd.errors import StorageCorrupt
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.segments import Segments
+from topicd.shards.delivery.slices import in_slices
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.drop import drop_segments
@@ -34,17 +36,27 @@ class Reclaimer:
         self._pool = pool
         self._backlog = backlog
         self._segments = segments
+        self.urgent = False  # there may be something to give back: a snapshot is worth its price
         # Segments that have left their topic and whose files are still there.
         self._leaving: deque[tuple[Topic, list[int]]] = deque()
 
-    @property
-    def urgent(self) -> bool:
-        """There may be something to give back: a snapshot is worth its price."""
-        return any(_droppable(topic) or _half_dead(topic) for topic in self._backlog.reclaimable.values())
+    def look(self) -> Iterator[None]:
+        """Is it urgent? In slices."""
+        found: list[Topic] = []
 
-    def plan(self) -> None:
-        """Segments that the next snapshot allows to drop. They leave the topic now; their files go after it."""
-        for topic in list(self._backlog.reclaimable.values()):
+        def look(topic: Topic) -> None:
+            if not found and (_droppable(topic) or _half_dead(topic)):
+                found.append(topic)
+
+        yield from in_slices(list(self._backlog.reclaimable.values()), look)
+        self.urgent = bool(found)
+
+    def plan(self) -> Iterator[None]:
+        """Segments that the next snapshot allows to drop. They leave the topic now; their files go after it. In
+        slices."""
+        self.urgent = False
+
+        def plan(topic: Topic) -> None:
             dead = _droppable(topic)
             for info in dead:
                 topic.contents.drop(info)
@@ -53,7 +65,9 @@ class Reclaimer:
             if dead:
                 self._leaving.append((topic, [info.first_seq for info in dead]))
             elif not _half_dead(topic) and not topic.contents.unmarked:
-                del self._backlog.reclaimable[topic.id]
+                self._backlog.reclaimable.pop(topic.id, None)
+
+        yield from in_slices(list(self._backlog.reclaimable.values()), plan)
 
     async def run(self) -> None:
         """The snapshot that follows the plan is durable. What fails here goes after the next one: a disk that was full

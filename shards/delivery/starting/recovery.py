@@ -74,14 +74,15 @@ class Recovery:
         self._backlog = backlog
         self._rounds = rounds
         self._appends = AppendReplay(segments, backlog)
-        self._holes = Holes(place, segments, self._note_damage)
+        self._holes = Holes(place, segments, live, self._note_damage)
         self._settled: list[Settled] = []
         self.result = Recovered()
 
     def run(self, progress: Progress, live_ends: dict[int, int]) -> Recovered:
         """live_ends: for a WAL shard that is running, up to which LSN its files hold whole groups."""
-        entries, self._settled = load_entries(self._place, self._note_damage)
-        for entry in entries:
+        entries, self._settled = load_entries(self._place, self._note_damage, lambda: progress(0, "snapshots"))
+        for number, entry in enumerate(entries):
+            progress(5 * number / len(entries), "snapshots")
             self._catalog.add(topic_of(entry, wal_shard(entry.id, self._place.wal_shards)))
             self._holes.heads[entry.id] = entry.head
         progress(5, "snapshots")
@@ -107,10 +108,8 @@ class Recovery:
             finish_deletes(self._place.fs, self._place.data.topics)
 
     def _load_topic(self, topic: Topic) -> None:
-        directory, contents = self._place.data.topic(topic.id), topic.contents
-        if not self._place.fs.exists(directory):
-            return
-        loaded = load_segments(self._place.fs, directory)
+        directory, contents = self._place.topic_dir(topic.id), topic.contents
+        loaded = load_segments(self._place.fs, directory)  # one that has none has no directory
         contents.segments = loaded.segments
         contents.marks = loaded.marks
         self._holes.cuts[topic.id] = loaded.cuts
@@ -139,12 +138,14 @@ class Recovery:
         chunks.sort(key=lambda item: item[:2])
         total = sum(len(chunk.groups) for _, _, chunk in chunks) or 1
         done = 0
-        for _, shard, chunk in chunks:
+        for _, shard, kept in chunks:
+            chunk = kept.loaded()
             for group in chunk.groups:
                 self._replay_group(chunk.path, chunk.view, group, mine=shard % place.delivery_shards == place.index)
             done += len(chunk.groups)
             progress(20 + 75 * done / total, "replay")
-            self._rounds.relieve()
+            for _ in self._rounds.relieve():
+                progress(20 + 75 * done / total, "replay")
 
     def _read_log(self, shard: int, up_to: int | None) -> list[LogChunk]:
         """A running WAL shard may have recycled a file between the listing and the reading: then look again."""
@@ -152,7 +153,7 @@ class Recovery:
         for attempt in range(5):
             reader = LogReader(place.fs, place.data.wal_shard(shard), place.wal_seed, up_to_lsn=up_to)
             try:
-                chunks = list(reader.chunks())
+                chunks = [chunk.let_go() for chunk in reader.chunks()]
             except FileNotFoundError:
                 continue
             if up_to is None or not reader.end.damage or attempt == 4:
@@ -247,7 +248,19 @@ class Recovery:
         topic.floors.replay_losses(int(body["evict_floor"]), [Loss(*loss) for loss in body["losses"]])
 
     def _replay_reserved(self, topic: Topic, body: dict[str, Any]) -> None:
-        topic.seqs.reserve(int(body["reserved"]))
+        if body.get("back"):
+            topic.seqs.reserved = topic.seqs.reserving = int(body["reserved"])
+        else:
+            topic.seqs.reserve(int(body["reserved"]))
+
+    def _replay_forgiven(self, topic: Topic, body: dict[str, Any]) -> None:
+        topic.contents.forgive(int(body["first"]), int(body["last"]))
+
+    def _replay_commit(self, topic: Topic, body: dict[str, Any]) -> None:
+        if body["action"] == "abandon":
+            self._deletion.replay_abandoned(topic, body)
+        else:
+            topic.commits.replay_change(body)
 
     # Changes of a topic itself; those of its parts are the parts' own.
     _CHANGES: dict[int, Callable[[Recovery, Topic, dict[str, Any]], None]] = {
@@ -256,6 +269,8 @@ class Recovery:
         FrameType.DELETE: _replay_delete,
         FrameType.EVICT_WATERMARK: _replay_evicted,
         FrameType.HEAD_WATERMARK: _replay_reserved,
+        FrameType.COMMIT: _replay_commit,
+        FrameType.FORGIVEN: _replay_forgiven,
     }
 
     # ---- the end ----

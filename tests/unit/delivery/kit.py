@@ -21,6 +21,7 @@ from topicd.ipc.shardboot import DELIVERY, ShardBoot
 from topicd.model import TopicConfig
 from topicd.paths import DataDir, RunDir
 from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.pulse import Pulse
 from topicd.shards.delivery.reading.live import LiveRecords
@@ -111,7 +112,7 @@ class Rooms:
         self.pulse = Pulse(lambda: None)
         self.live = LiveRecords(segments, self.pulse)
         self.retention = Retention(place, self.live, log, self.counters, self.backlog)
-        self.reader = Reader(place, segments, self.live, self.retention)
+        self.reader = Reader(place, segments, self.live, self.retention, DamageLog(self.counters))
         self.deletion = Deletion(log, segments, self.live, self.retention, self.backlog, self.counters, self.pulse)
 
 

@@ -57,7 +57,7 @@ def test_the_end_of_a_topic_reaches_everybody(desk: Desk) -> None:
     parts = desk.parts
     assert ([error.request_id for error in line.take(Op.ERROR)], len(line.take(Op.NOTICE))) == ([poll], 1)
     assert topic.followers == set()
-    assert (parts.backlog.dirty, parts.backlog.tail_bytes, parts.segments.mapped_bytes) == ({}, 0, 0)
+    assert (parts.backlog.dirty, parts.backlog.tail_bytes, parts.segments.held_bytes) == ({}, 0, 0)
     assert len(parts.agenda.ready) == 0
     assert not desk.disk.exists(parts.place.topic_dir(topic.id))
 
@@ -87,6 +87,7 @@ def test_a_tick_looks_after_what_nobody_reads_or_writes(desk: Desk, what: str, m
     desk.clock.advance(40_000)
     for _ in range(2):
         desk.parts.tick()
+        desk.settle()
     done = {
         "expires": topic.contents.count == 0,
         "closes the stalled": line.closing,

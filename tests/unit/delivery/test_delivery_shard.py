@@ -179,11 +179,11 @@ def test_tokens_that_cannot_be_read_leave_the_old_ones(house: House, caplog: pyt
     async def scene(house: House, delivery: DeliveryShard) -> None:
         await house.serving()
         old = delivery._parts.connections.tokens = object()  # type: ignore[assignment]
-        delivery._remote = object()  # type: ignore[assignment]
+        delivery._doors.append(object())  # type: ignore[arg-type]
         changed = Settings(listen_tcp="127.0.0.1:9999", tokens_file="/no/such/file")
         delivery._reload(changed.to_wire())
         assert delivery._parts.connections.tokens is old
-        delivery._remote = None
+        delivery._doors.clear()
         house.supervisor.send({"event": "stop"})
 
     house.live(scene)

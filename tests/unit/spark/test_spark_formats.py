@@ -20,7 +20,7 @@ pytest.importorskip("pyspark.sql")
 from topicd.errors import InvalidRequest  # noqa: E402
 from topicd.spark.arrow import decoded  # noqa: E402
 from topicd.spark.formats.codec import Codec  # noqa: E402
-from topicd.spark.formats.schemafile import load  # noqa: E402
+from topicd.spark.formats.loading import load  # noqa: E402
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123000, UTC)
 

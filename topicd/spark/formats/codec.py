@@ -1,4 +1,4 @@
-"""What every format has in common: its face, and how it refuses a schema."""
+"""What the formats share: the face of a codec, and the refusals that all of them give."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_a_reader_is_kept_and_reads_its_own_topic(desk: Desk, topic: Topic) -> N
         reader = segments.reader(one, info)
         assert segments.reader(one, info) is reader
         assert one.name.encode() * 1 in bytes(reader.read(1, 1))
-    assert segments.mapped_bytes > 0
+    assert segments.held_bytes > 0
 
 
 def test_one_segment_is_forgotten_and_the_others_are_not(desk: Desk, topic: Topic) -> None:
@@ -50,20 +50,20 @@ def test_one_segment_is_forgotten_and_the_others_are_not(desk: Desk, topic: Topi
 def test_all_segments_of_a_topic_are_forgotten_and_no_other_topics(desk: Desk, topic: Topic) -> None:
     other, segments = stored(desk, "b"), desk.parts.segments
     kept = segments.reader(other, other.contents.segments[0])
-    before = segments.mapped_bytes
+    before = segments.held_bytes
     for info in topic.contents.segments:
         segments.reader(topic, info)
         segments.lookup(topic, info)
-    assert segments.mapped_bytes > before
+    assert segments.held_bytes > before
     segments.drop(topic)
-    assert segments.mapped_bytes == before
+    assert segments.held_bytes == before
     assert segments.reader(other, other.contents.segments[0]) is kept
 
 
-def test_a_glance_reads_the_same_without_mapping(desk: Desk, topic: Topic) -> None:
+def test_a_glance_reads_the_same_without_a_checked_index(desk: Desk, topic: Topic) -> None:
     segments, info = desk.parts.segments, topic.contents.segments[0]
     glanced = segments.glance(topic, info)
-    assert segments.mapped_bytes == 0
+    assert segments.held_bytes == 0
     span = glanced.locate(0, 8, 1 << 20)
     assert span is not None
     assert bytes(glanced.read_span(span)) == bytes(segments.reader(topic, info).read(1, 8))

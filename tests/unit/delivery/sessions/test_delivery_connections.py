@@ -109,7 +109,31 @@ def test_a_buffer_that_grew_goes_back(desk: Desk) -> None:
     assert len(line.session._buffer) > MIB
     after(desk, 1)
     after(desk, 1)
+    assert len(line.session._buffer) == 2 * 1024
+
+
+def test_a_busy_connection_keeps_a_buffer_for_many_messages_and_an_idle_one_gives_it_back(desk: Desk) -> None:
+    line = desk.line()
+    assert len(line.session._buffer) == 2 * 1024
+    line.feed(map_message(Op.PING, 1, {}) * 187)  # one more than there is room for
+    desk.settle()
     assert len(line.session._buffer) == 64 * 1024
+    after(desk, 1)
+    assert len(line.session._buffer) == 64 * 1024
+    after(desk, 1)
+    assert len(line.session._buffer) == 2 * 1024
+
+
+def test_those_of_this_machine_are_counted_apart_from_others(open_desk: Callable[..., Desk]) -> None:
+    desk = open_desk(max_connections=2)
+    with socket.socket(socket.AF_INET) as sock:
+        remote = [Session(desk.parts, desk.parts.connections.strangers.admit("10.0.0.1")) for _ in range(3)]
+        refusals = [desk.parts.connections.admit(session, sock) for session in remote]
+        assert [refusal is None for refusal in refusals] == [True, True, False]
+        lines = [desk.line(hello=False) for _ in range(3)]
+        assert [line.closing for line in lines] == [False, False, True]
+        desk.parts.connections.forget(remote[0])
+        assert desk.parts.connections.admit(remote[2], sock) is None
 
 
 def test_closing_closes_all(desk: Desk) -> None:

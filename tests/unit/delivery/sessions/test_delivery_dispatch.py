@@ -19,6 +19,12 @@ FIELDS: dict[str, Any] = {
     "name": "c",
     "seq": 1,
     "producer_id": 7,
+    "first_no": 1,
+    "records": 1,
+    "bytes": 1,
+    "hold_ms": 1,
+    "first_seq": 1,
+    "last_seq": 1,
     "subscription": 1,
     "version": 1,
 }

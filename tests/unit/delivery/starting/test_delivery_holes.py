@@ -9,6 +9,8 @@ import pytest
 
 from tests.unit.delivery.kit import TS, make_place, make_topic, publish
 from topicd.model import TagMatch
+from topicd.shards.delivery.pulse import Pulse
+from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.starting.holes import Holes
 from topicd.shards.delivery.storing.checkpoint_round import CheckpointRound
@@ -21,7 +23,8 @@ class Scene:
     def __init__(self, **place: Any) -> None:
         self.damage: list[str] = []
         self.place = make_place(**place)
-        self.holes = Holes(self.place, Segments(self.place), self.damage.append)
+        segments = Segments(self.place)
+        self.holes = Holes(self.place, segments, LiveRecords(segments, Pulse(lambda: None)), self.damage.append)
 
     def judge(self, topic: Topic, in_log: list[tuple[int, int]] | None = None, claims: Ranges | None = None) -> Topic:
         self.holes.judge(topic, in_log or [], claims)
@@ -135,7 +138,7 @@ def stored(scene: Scene, records: int) -> Topic:
     place = scene.place.topic_dir(topic.id)
     for _ in range((records + 1) // 2):
         publish(topic, [b"x", b"y"], tags=b"t")
-    work = CheckpointRound([0], full=True)
+    work = CheckpointRound(full=True)
     work.add(topic, place, [], scene.place.settings, TS, set())
     [(_, draft)] = work.drafts
     if records % 2:

@@ -33,7 +33,7 @@ def direct(topic: Topic, count: int) -> InFlight:
 
 
 def work_of(topic: Topic, entries: list[InFlight] | None = None, place: Path = PLACE, **more: Any) -> CheckpointRound:
-    work = CheckpointRound([0], full=more.get("full", True))
+    work = CheckpointRound(full=more.get("full", True))
     work.add(topic, place, entries or [], SETTINGS, TS, more.get("unsure", set()))
     return work
 

@@ -53,7 +53,7 @@ def test_before_recovery_is_over_nothing_starts(desk: Desk, topic: Topic) -> Non
 def test_recovery_is_relieved_of_what_exceeds_memory(desk: Desk, topic: Topic) -> None:
     for _ in range(40):
         desk.write(topic, [bytes(8 * KIB)])
-        desk.parts.rounds.relieve()
+        list(desk.parts.rounds.relieve())
         assert desk.parts.backlog.tail_bytes < 4 * BOUND + 9 * KIB
     assert topic.seqs.stored > 0
 
@@ -110,11 +110,11 @@ def test_an_old_segment_is_sealed_though_nothing_comes(open_desk: Callable[..., 
     desk.write(topic, [b"x"])
     desk.checkpoint()
     desk.clock.advance(999)
-    desk.parts.rounds.tick()
+    desk.parts.tick()
     desk.settle()
     assert not topic.contents.segments[0].sealed
     desk.clock.advance(1)
-    desk.parts.rounds.tick()
+    desk.parts.tick()
     desk.settle()
     assert topic.contents.segments[0].sealed
 
@@ -127,10 +127,51 @@ def test_debris_is_cleared_by_the_next_tick(desk: Desk, topic: Topic, rounds: Ro
     assert (topic.flight.debris, desk.parts.backlog.debris) == (False, {})
 
 
+@pytest.mark.parametrize("together", [1, 2, 7, 100])
+def test_a_full_checkpoint_goes_through_the_topics_in_rounds_of_so_many(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setattr("topicd.shards.delivery.storing.rounds._TOPICS", together)
+    desk.serve()
+    topics = [desk.topic(f"t{number}") for number in range(7)]
+    planned: list[int] = []
+    rounds, stored = desk.parts.rounds, desk.parts.snapshots._stored
+    plan = rounds._plan
+    monkeypatch.setattr(rounds, "_plan", lambda full: planned.append(0) or plan(full=full))  # type: ignore[func-returns-value]
+    for topic in topics:
+        desk.write(topic, [b"x"])
+    desk.checkpoint()
+    assert [topic.seqs.stored for topic in topics] == [1] * 7
+    assert len(planned) >= -(-7 // together)
+    assert desk.parts.snapshots._stored > stored  # the log may forget them when the last of them is stored
+    assert desk.parts.backlog.dirty == {}
+
+
+def test_a_round_that_fails_lets_the_log_forget_nothing_and_the_next_goes_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("topicd.shards.delivery.storing.rounds._TOPICS", 2)
+    desk.serve()
+    topics = [desk.topic(f"t{number}") for number in range(5)]
+    for topic in topics:
+        desk.write(topic, [b"x"])
+    before = desk.parts.snapshots._stored
+    third = desk.parts.place.topic_dir(topics[2].id)
+    desk.fail_disk(lambda name, path: third in (path, path.parent))
+    desk.parts.rounds.checkpoint_now()
+    desk.settle()
+    assert (topics[2].seqs.stored, desk.parts.snapshots._stored) == (0, before)
+    desk.mend_disk()
+    desk.checkpoint()
+    assert [topic.seqs.stored for topic in topics] == [1] * 5
+    assert desk.parts.snapshots._stored > before
+
+
 def test_a_tick_counts_all_bytes_again(desk: Desk, topic: Topic, rounds: Rounds) -> None:
     desk.write(topic, [bytes(100)])
     desk.parts.backlog.total_bytes = 12345
-    rounds.tick()
+    desk.parts.tick()
+    desk.settle()
     assert desk.parts.backlog.total_bytes == rounds.page()["stored_bytes"] == 100
 
 

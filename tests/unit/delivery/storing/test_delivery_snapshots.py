@@ -52,9 +52,13 @@ def test_one_that_is_being_deleted_counts_until_its_end_is_stored(
     desk: Desk, topic: Topic, snapshots: Snapshots
 ) -> None:
     desk.parts.catalog.delete(topic, if_empty=False, done=lambda topic, error: None)
-    assert [entry["name"] for entry in snapshots._body()["topics"]] == ["orders"]
+    entries: list[dict[str, Any]] = []
+    assert list(snapshots._add_topics(entries)) == []
+    assert [entry["name"] for entry in entries] == ["orders"]
     desk.settle()
-    assert snapshots._body()["topics"] == []
+    entries = []
+    assert list(snapshots._add_topics(entries)) == []
+    assert entries == []
 
 
 def test_without_a_change_none_is_due(desk: Desk, topic: Topic, snapshots: Snapshots) -> None:
@@ -72,6 +76,7 @@ def test_a_change_with_something_to_give_back_is_not_waited_for(desk: Desk, topi
     desk.checkpoint()
     desk.parts.deletion.delete(topic, 9, None, lambda body, error: None)
     desk.settle()
+    assert list(desk.parts.survey.run()) == []
     assert snapshots.due
 
 

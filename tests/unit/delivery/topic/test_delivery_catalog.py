@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from topicd.frames import FrameType
 from topicd.limits import LIST_PAGE_MAX
 from topicd.model import TopicConfig
 from topicd.placement import delivery_shard
-from topicd.shards.delivery.topic.catalog import TopicIds
+from topicd.shards.delivery.topic.catalog import Catalog, TopicIds
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
 
@@ -322,3 +323,59 @@ def test_the_end_of_a_memory_topic_is_at_least_written(desk: Desk) -> None:
     assert asked.told == []
     desk.settle()
     assert asked.code == "done"
+
+
+# ---- many pages ----
+
+
+def listed(catalog: Catalog, prefix: str, limit: int) -> list[str]:
+    found: list[str] = []
+    after = ""
+    while True:
+        page, following = catalog.page(prefix, after, limit, lambda name: not name.endswith("7"))
+        found += [topic.name for topic in page]
+        if following is None:
+            return found
+        assert len(page) == limit
+        after = following
+
+
+def test_pages_show_what_is_there_once_and_in_order_whatever_comes_and_goes(desk: Desk) -> None:
+    catalog, chance = desk.parts.catalog, random.Random(7)
+    names = [f"{letter}.{number}" for letter in "abc" for number in range(40)]
+    for number in range(2_000):
+        name = chance.choice(names)
+        known = catalog.by_name.get(name)
+        if known is not None:
+            catalog.forget(known)
+        else:
+            catalog.add(Topic(number + 1, name, TopicConfig(), 0, 0))
+        if number % 50 == 0:
+            prefix = chance.choice(["", "a", "b.", "c.1", "d"])
+            there = sorted(n for n in catalog.by_name if n.startswith(prefix) and not n.endswith("7"))
+            assert listed(catalog, prefix, chance.choice([1, 3, 100])) == there
+    assert len(catalog._names) <= 2 * len(names)  # names that are gone do not pile up
+
+
+@pytest.mark.fault("TOP-02")
+def test_a_change_of_a_topic_that_is_being_born_is_made_after_its_birth(desk: Desk) -> None:
+    catalog = desk.parts.catalog
+    assert not catalog.configure_unborn("orders", {}, Asked())
+    born, changed, wrong = create(desk, "orders"), Asked(), Asked()
+    assert catalog.configure_unborn("orders", {"cap_records": 5}, changed)
+    with pytest.raises(InvalidRequest):
+        catalog.configure_unborn("orders", {"cap_records": -5}, wrong)
+    assert changed.told == []
+    desk.settle()
+    desk.settle()
+    assert (born.code, changed.code, catalog.get("orders").config.cap_records) == ("done", "done", 5)
+    assert wrong.told == []
+
+
+def test_a_change_of_a_topic_whose_birth_fails_fails_with_it(desk: Desk) -> None:
+    catalog, changed = desk.parts.catalog, Asked()
+    born = create(desk, "orders")
+    assert catalog.configure_unborn("orders", {"cap_records": 5}, changed)
+    desk.fail_wal(errno.EIO)
+    desk.settle()
+    assert (born.code, changed.code, catalog.by_name) == ("storage_failed", "storage_failed", {})

@@ -9,8 +9,9 @@ import pytest
 from tests.unit.delivery.desk import Desk
 from topicd.frames import FrameType
 from topicd.shards.delivery.topic.seqs import FIRST_BLOCK
+from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
-from topicd.shards.delivery.writing.reservation import reserve_seqs
+from topicd.shards.delivery.writing.reservation import reserve_seqs, return_seqs
 
 
 def marks(desk: Desk) -> list[int]:
@@ -70,3 +71,41 @@ def test_the_mark_of_an_ephemeral_topic_is_not_waited_for(desk: Desk) -> None:
     topic = desk.topic(durability="ephemeral")
     reserve_seqs(desk.parts.log, topic)
     assert topic.seqs.reserved >= FIRST_BLOCK
+
+
+# ---- at rest ----
+
+
+def rested(desk: Desk, topic: Topic) -> bool:
+    later = max(topic.last_write_ms, topic.created_ms) + 5_000
+    found = return_seqs(desk.parts.log, topic, later)
+    desk.settle()
+    return found
+
+
+def test_a_topic_at_rest_gives_back_what_it_does_not_use(desk: Desk) -> None:
+    topic = desk.topic(durability="disk")
+    desk.write(topic, [b"x"] * 2)
+    assert not return_seqs(desk.parts.log, topic, topic.last_write_ms + 4_999)
+    assert rested(desk, topic) and marks(desk) == [2] and topic.seqs.reserved == 2
+    assert not rested(desk, topic), "there is nothing more to give back"
+    assert topic.need_for(3) is Need.SYNCED
+    desk.write(topic, [b"y"])
+    assert marks(desk)[-1] >= 3 and topic.need_for(4) is Need.WRITTEN
+
+
+def test_not_while_something_is_under_way(desk: Desk) -> None:
+    topic = desk.topic(durability="disk")
+    desk.write(topic, [b"x"])
+    desk.append(topic, [b"y"])
+    assert not return_seqs(desk.parts.log, topic, topic.last_write_ms + 60_000)
+    desk.parts.appender.close_entry()
+    desk.settle()
+    assert rested(desk, topic) and marks(desk) == [2]
+
+
+@pytest.mark.parametrize("durability", ["fsync", "memory", "ephemeral"])
+def test_only_where_a_reservation_would_be_taken_for_a_loss(desk: Desk, durability: str) -> None:
+    topic = desk.topic(durability=durability)
+    desk.write(topic, [b"x"])
+    assert not rested(desk, topic)

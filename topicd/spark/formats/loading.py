@@ -1,4 +1,6 @@
-"""The option schemaFile: a file of bounded size becomes a checked codec."""
+"""Values in a format that a schema file describes. Promise: the file is read on the driver alone and travels with the
+query; a value that is not of that schema becomes null, as with JSON; what Spark has no type for is refused early.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,23 @@ from pathlib import Path
 
 from topicd.errors import InvalidRequest
 from topicd.limits import MIB
-from topicd.spark.formats.avro import Avro
 from topicd.spark.formats.codec import AVRO, Codec
-from topicd.spark.formats.protobuf import Protobuf
 
 _FILE_MAX = 16 * MIB
 
 
 def load(name: str, path: str, message: str | None) -> Codec:
+    """The codec of a schema file, checked."""
     content = _content(path)
-    codec: Codec = Avro(content) if name == AVRO else Protobuf.of(content, message)
+    codec: Codec
+    if name == AVRO:
+        from topicd.spark.formats.avro import Avro
+
+        codec = Avro(content)
+    else:
+        from topicd.spark.formats.protobuf import Protobuf
+
+        codec = Protobuf.of(content, message)
     codec.ddl()
     return codec
 
