@@ -1,7 +1,5 @@
 """What fsck may mend. Promise: no readable record is discarded; every byte that cannot be read, and every
 derived file that is replaced, is in quarantine/ durably before anything changes.
-
-quarantine/ repeats the paths of the data directory; a part of a file has its range of bytes in its name.
 """
 
 from __future__ import annotations
@@ -11,7 +9,8 @@ from pathlib import Path
 from topicd.cli.offline.check import Checked
 from topicd.cli.offline.data_dir import Offline
 from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, unreadable_parts
-from topicd.disk.fs import map_file, replace_file
+from topicd.disk.fs import replace_file
+from topicd.shards.storage.quarantine import Quarantine
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import pack_marks
 from topicd.shards.storage.segment.index import GONE, flagged
@@ -21,57 +20,9 @@ from topicd.shards.storage.segment.seal import seal_segment
 from topicd.shards.storage.walfile import WalDamage
 
 
-class Quarantine:
-    def __init__(self, offline: Offline) -> None:
-        self._fs = offline.fs
-        self._root = offline.data.root
-        self._directory = offline.data.quarantine
-
-    def place(self, path: Path, start: int | None = None, end: int | None = None) -> Path:
-        """Where the file, or that part of it, lies or would lie."""
-        place = self._directory / path.relative_to(self._root)
-        return place if start is None else place.with_name(f"{place.name}.{start}-{end}")
-
-    def holds(self, path: Path, start: int, end: int) -> bool:
-        return self._fs.exists(self.place(path, start, end))
-
-    def keep_part(self, path: Path, start: int, end: int) -> Path:
-        return self._store(self.place(path, start, end), map_file(self._fs, path)[start:end])
-
-    def keep_copy(self, path: Path) -> Path:
-        return self._store(self._free(self.place(path)), map_file(self._fs, path))
-
-    def move(self, path: Path) -> Path:
-        target = self._free(self.place(path))
-        self._make(target.parent)
-        self._fs.rename(path, target)
-        self._fs.sync_dir(target.parent)
-        self._fs.sync_dir(path.parent)
-        return target
-
-    def _store(self, target: Path, content: memoryview) -> Path:
-        self._make(target.parent)
-        replace_file(self._fs, target, [content])
-        return target
-
-    def _free(self, target: Path) -> Path:
-        """Never over what an earlier repair put there."""
-        number, free = 1, target
-        while self._fs.exists(free):
-            number += 1
-            free = target.with_name(f"{target.name}.{number}")
-        return free
-
-    def _make(self, directory: Path) -> None:
-        self._fs.mkdir(directory)
-        while directory != self._root:
-            directory = directory.parent
-            self._fs.sync_dir(directory)
-
-
 def settle_known(checked: Checked, offline: Offline) -> None:
     """What an earlier repair has put in quarantine is history, not news."""
-    quarantine = Quarantine(offline)
+    quarantine = Quarantine(offline.fs, offline.data)
     for report in checked.segments:
         if report.rebuild or not report.unreadable:
             continue
@@ -91,7 +42,7 @@ def _downgrade(findings: list[Finding]) -> None:
 
 def repair(checked: Checked, offline: Offline) -> None:
     """Mends what can be mended and says so in the findings."""
-    quarantine = Quarantine(offline)
+    quarantine = Quarantine(offline.fs, offline.data)
     for path in checked.bad_snapshots:
         _say(checked.findings, path, f"moved to {quarantine.move(path)}; the one before it counts")
     for wal in checked.wal:

@@ -17,6 +17,8 @@ def note(process: dict[str, Any]) -> str:
         found.append("read-only after a disk failure")
     if stats.get("damage"):
         found.append(f"{stats['damage']} damaged places, run fsck")
+    if stats.get("snapshot_failing"):
+        found.append("snapshots fail, the WAL keeps growing; the log of the process says why")
     if stats.get("failures"):
         found.append(f"{stats['failures']} write failures")
     if stats.get("checkpoint_failures"):

@@ -20,7 +20,7 @@ from topicd.cli.show.render import Column
 )
 @pass_app
 def status(app: App) -> int:
-    """Show how the daemon and its processes are. Exit code 1 unless all of it serves."""
+    """Show how the daemon and its processes are. Exit code 1 unless all of it serves and snapshots succeed."""
     with app.connect() as client:
         found = client.status()
     if app.json:
@@ -46,7 +46,9 @@ COLUMNS = [
 
 
 def healthy(status: dict[str, Any]) -> bool:
-    return status.get("state") == "serving" and all(p["state"] == "serving" for p in status["processes"])
+    stats = [process.get("stats") or {} for process in status["processes"]]
+    serving = status.get("state") == "serving" and all(p["state"] == "serving" for p in status["processes"])
+    return serving and not any(page.get("snapshot_failing") for page in stats)
 
 
 def headline(status: dict[str, Any]) -> list[tuple[str, str]]:

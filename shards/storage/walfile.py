@@ -59,9 +59,24 @@ def parse_group(view: memoryview, at: int, lsn: int, limit: int, seed: int) -> G
     return Group(lsn, start, start + length, synced_lsn, run)
 
 
+def is_ours(view: memoryview, at: int, seed: int) -> bool:
+    """Is that the header of a group of this directory, whichever place it was written for?"""
+    head = view[at : at + GROUP.size]
+    if len(head) < GROUP.size:
+        return False
+    magic, *_, checksum = GROUP.unpack(head)
+    return bool(magic == MAGIC and core.xxh3_64(head[: _SUMMED.size], seed) == checksum)
+
+
 def lsn_at(group: Group, offset: int) -> int:
     """The LSN of a byte of the group, by its offset in the file."""
     return group.lsn + GROUP.size + offset - group.start
+
+
+def fresh_lsn(run: int) -> int:
+    """Where a log begins of which there is no file: above all that earlier runs may have written, so that nothing of
+    them is taken for a part of it, and whoever knows of an older part misses it."""
+    return (run - 1) << 40
 
 
 class WalFile(NamedTuple):
@@ -90,9 +105,11 @@ class ShardEnd:
     """Where a shard's log ends, and what lies behind the end."""
 
     def __init__(self) -> None:
+        self.first_lsn = 0  # of the oldest file
         self.lsn = 0
         self.synced_lsn = 0
         self.file: WalFile | None = None
+        self.unknown: list[WalFile] = []  # files that hold something, and no group: nobody may write over them
         self.torn = False  # something of the log lies behind the end: cut it before writing
         self.damage: list[WalDamage] = []
 
@@ -119,6 +136,7 @@ class LogReader:
     def chunks(self) -> Iterator[LogChunk]:
         """Valid groups in order; frames inside are checked by scan_group(). Views live while the iteration runs."""
         files = list_files(self._fs, self._directory)
+        self.end.first_lsn = files[0].first_lsn if files else 0
         for number, file in enumerate(files):
             limit_lsn = files[number + 1].first_lsn if number + 1 < len(files) else None
             if self._up_to is not None and file.first_lsn >= self._up_to and number:
@@ -148,14 +166,25 @@ class LogReader:
             # Not a group. Is there one behind it that knows this place was synced?
             following = self._next_group(file, view, at + 1, limit)
             if following is None:
-                if not last:
-                    return  # the next file's first LSN shows whether anything is missing
+                self._end_in(file, view, at, last=last)
                 return
             if following.synced_lsn <= self.end.lsn:
                 self.end.torn = True
                 return
             self._note_damage(file, following.lsn, "unreadable group")
             at = following.start - GROUP.size
+
+    def _end_in(self, file: WalFile, view: memoryview, at: int, *, last: bool) -> None:
+        """No group stands at `at` or behind it: the end of the log, or of what can be read of it."""
+        if at == 0 and any(view[: GROUP.size]) and not is_ours(view, 0, self._seed):
+            # A file gets its name when it is free: zeros, or old groups. This one is neither.
+            self.end.unknown.append(file)
+            if last:
+                self._note_damage(file, file.first_lsn + len(view), "holds no group that can be read")
+                self.end.lsn = file.first_lsn + len(view)
+        elif last and self._up_to is not None and self.end.lsn < self._up_to:
+            self._note_damage(file, self._up_to, "its writer was further")
+            self.end.lsn = self._up_to
 
     def _neighbours(self, file: WalFile, view: memoryview, at: int, limit: int) -> tuple[list[Group], int]:
         groups = []
@@ -197,6 +226,19 @@ class GroupScan(NamedTuple):
 def scan_group(view: memoryview, group: Group) -> GroupScan:
     scan = core.scan_frames(view, group.start, group.end)
     return GroupScan(scan.runs, scan.problem, scan.end)
+
+
+def missing_part(directory: Path, end: ShardEnd, durable_lsn: int | None) -> WalDamage | None:
+    """What is not there of a log that was durable up to that LSN once, and not absorbed since. None: not known."""
+    if durable_lsn is None:
+        return None
+    if end.file is None:
+        return WalDamage(directory, 0, durable_lsn, "the log is gone, its last file was at least")
+    if end.first_lsn > durable_lsn:
+        return WalDamage(directory, durable_lsn, end.first_lsn - 1, "the log begins too late, missing is what was")
+    if end.lsn < durable_lsn:
+        return WalDamage(end.file.path, end.lsn, durable_lsn - 1, "the log ends too early, missing is what was")
+    return None
 
 
 def find_end(fs: Fs, directory: Path, seed: int, up_to_lsn: int | None = None) -> ShardEnd:

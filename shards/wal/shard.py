@@ -21,6 +21,7 @@ from topicd.paths import ring_shm, wal_state_shm
 from topicd.shards import runtime
 from topicd.shards.linger import Linger
 from topicd.shards.runtime import Shard
+from topicd.shards.storage.walfile import fresh_lsn
 from topicd.shards.wal import adopt
 from topicd.shards.wal.committer import Committer, Inlet
 from topicd.shards.wal.log import WalLog
@@ -51,6 +52,7 @@ class WalShard:
         self._roused = Linger(min(_ROUSED_US, shard.settings.linger_us))
         self._answered = Linger(min(_NEXT_WRITE_US, shard.settings.linger_us))
         self._adopted: list[int] = []
+        self.damage: list[str] = []  # what the start found
 
     def run(self) -> None:
         self._committer = self._open()
@@ -70,9 +72,10 @@ class WalShard:
         payload = self._state.read()
         self._log = WalLog(shard.fs, directory, shard.settings.wal_file_bytes, info.run, info.wal_seed)
         if payload is None:
-            self._adopted, end_lsn = adopt.adopt_previous_run(shard)
-            end = adopt.settle_tail(shard.fs, directory, info.wal_seed, end_lsn)
-            self._log.open(end.lsn, end.file.first_lsn if end.file is not None and not end.torn else None)
+            self._adopted, end_lsn = adopt.adopt_previous_run(shard, self.damage)
+            end = adopt.settle_tail(shard, info.index, end_lsn, self.damage)
+            begin = end.lsn if end.lsn or end.file is not None else fresh_lsn(info.run)
+            self._log.open(begin, end.file.first_lsn if end.file is not None and not end.torn else None)
             inlets = self._inlets([0] * len(self._rings))
         else:
             state = WalState.unpack(payload)
@@ -164,6 +167,7 @@ class WalShard:
             "syncs": committer.syncs,
             "failures": committer.failures,
             "read_only": committer.read_only_errno,
+            "damage": len(self.damage),
             "rotations": self._log.rotations,
             "lsn": self._log.lsn,
             "synced_lsn": self._log.synced_lsn,

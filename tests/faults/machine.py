@@ -43,10 +43,9 @@ from topicd.ipc.protocol.wire import (
 )
 from topicd.ipc.ring import RingProducer
 from topicd.ipc.shardboot import DELIVERY, WAL, ShardBoot
-from topicd.ipc.slots import Slots
 from topicd.ipc.stats import StatsPage
-from topicd.ipc.walstate import WalState
-from topicd.paths import DataDir, Instance, RunDir, ring_shm, wal_state_shm
+from topicd.ipc.walstate import read_states
+from topicd.paths import DataDir, Instance, RunDir, ring_shm
 from topicd.placement import delivery_shard
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.session import Session
@@ -232,14 +231,7 @@ class Machine:
         return shard
 
     def _live_ends(self) -> dict[int, int]:
-        ends = {}
-        for wal in range(self.wal_shards):
-            page = Slots.attach(wal_state_shm(self.instance, wal), self.instance)
-            payload = page.read()
-            if payload is not None:
-                ends[wal] = WalState.unpack(payload).lsn
-            page.close()
-        return ends
+        return {wal: state.lsn for wal, state in read_states(self.instance, self.wal_shards).items()}
 
     def stop(self) -> None:
         """As SIGTERM would: everything checkpointed, synced and attested."""
@@ -479,7 +471,8 @@ class Machine:
         return sorted(name for parts in self.deliveries.values() for name in parts.catalog.by_name)
 
     def damage(self) -> list[str]:
-        return [line for result in self.results.values() for line in result.damage]
+        found = [line for wal in self.wals.values() for line in wal.damage]
+        return found + [line for result in self.results.values() for line in result.damage]
 
     def picture(self) -> dict[str, Any]:
         """All that a client can see, for comparing two machines."""

@@ -27,7 +27,7 @@ from topicd.shards.delivery.removing.deletion import Deletion
 from topicd.shards.delivery.removing.retention import Retention
 from topicd.shards.delivery.starting.holes import Holes
 from topicd.shards.delivery.starting.replay import AppendReplay
-from topicd.shards.delivery.starting.snapshot_entries import Settled, load_entries
+from topicd.shards.delivery.starting.snapshot_entries import Loaded, load_entries
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.storing.topic_state import topic_of
@@ -38,7 +38,7 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment import reindex
 from topicd.shards.storage.segment.load import load_segments
 from topicd.shards.storage.topic_dir import finish_deletes
-from topicd.shards.storage.walfile import Group, LogChunk, LogReader, lsn_at, scan_group
+from topicd.shards.storage.walfile import Group, LogChunk, LogReader, lsn_at, missing_part, scan_group
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +75,13 @@ class Recovery:
         self._rounds = rounds
         self._appends = AppendReplay(segments, backlog)
         self._holes = Holes(place, segments, self._note_damage)
-        self._settled: list[Settled] = []
+        self._snapshots = Loaded([], [], set(), {})
         self.result = Recovered()
 
     def run(self, progress: Progress, live_ends: dict[int, int]) -> Recovered:
         """live_ends: for a WAL shard that is running, up to which LSN its files hold whole groups."""
-        entries, self._settled = load_entries(self._place, self._note_damage)
-        for entry in entries:
+        loaded = self._snapshots = load_entries(self._place, self._note_damage)
+        for entry in loaded.entries:
             self._catalog.add(topic_of(entry, wal_shard(entry.id, self._place.wal_shards)))
             self._holes.heads[entry.id] = entry.head
         progress(5, "snapshots")
@@ -132,10 +132,9 @@ class Recovery:
         """Run by run: a topic may have lived in another WAL shard before the number of shards changed."""
         place = self._place
         chunks: list[tuple[int, int, LogChunk]] = []
-        for name in place.fs.listdir(place.data.wal):
-            shard = paths.parse_shard_dir(name)
-            if shard is not None:
-                chunks += [(c.run, shard, c) for c in self._read_log(shard, live_ends.get(shard))]
+        found = {paths.parse_shard_dir(name) for name in place.fs.listdir(place.data.wal)}
+        for shard in sorted({*self._snapshots.logs, *(shard for shard in found if shard is not None)}):
+            chunks += [(c.run, shard, c) for c in self._read_log(shard, live_ends.get(shard))]
         chunks.sort(key=lambda item: item[:2])
         total = sum(len(chunk.groups) for _, _, chunk in chunks) or 1
         done = 0
@@ -158,7 +157,8 @@ class Recovery:
             if up_to is None or not reader.end.damage or attempt == 4:
                 break
         if place.index == 0:
-            for damage in reader.end.damage:
+            missing = missing_part(place.data.wal_shard(shard), reader.end, self._snapshots.logs.get(shard))
+            for damage in [*reader.end.damage, *([missing] if missing else [])]:
                 self._note_damage(f"WAL: {damage}")
         return chunks
 
@@ -221,7 +221,7 @@ class Recovery:
         name = str(body["name"])
         if delivery_shard(name, self._place.delivery_shards) != self._place.index:
             return
-        if any(settled.covers(name, run.topic_id) for settled in self._settled):
+        if any(settled.covers(name, run.topic_id) for settled in self._snapshots.settled):
             return  # deleted since; the frame that says so may be gone with the WAL shard it was in
         older = self._catalog.by_name.get(name)
         if older is not None and older.id > run.topic_id:

@@ -25,7 +25,14 @@ class Settled(NamedTuple):
         return topic_id < self.below and delivery_shard(name, self.shards) == self.index
 
 
-def load_entries(place: Place, note_damage: Callable[[str], None]) -> tuple[list[TopicEntry], list[Settled]]:
+class Loaded(NamedTuple):
+    entries: list[TopicEntry]  # of this shard's topics
+    settled: list[Settled]
+    ids: set[int]  # of all topics that the snapshots hold, whichever shard they belong to
+    logs: dict[int, int]  # by WAL shard: so far its log was durable
+
+
+def load_entries(place: Place, note_damage: Callable[[str], None]) -> Loaded:
     """One of ours of this run says all; before the first of them, those of all shards of earlier runs do."""
     found: list[tuple[tuple[int, int], dict[str, Any]]] = []
     for name in place.fs.listdir(place.data.meta):
@@ -36,6 +43,7 @@ def load_entries(place: Place, note_damage: Callable[[str], None]) -> tuple[list
         found += [((int(body["run"]), number), body) for number, body in store.load_by_run()]
         for problem in store.problems:
             note_damage(f"snapshot passed over: {problem}")
+    ids = {int(entry["id"]) for _, body in found for entry in body["topics"]}
     ours = [item for item in found if item[0][0] == place.run and int(item[1]["shard"]) == place.index]
     found = ours or [item for item in found if item[0][0] < place.run]
     entries: dict[str, TopicEntry] = {}
@@ -45,4 +53,15 @@ def load_entries(place: Place, note_damage: Callable[[str], None]) -> tuple[list
         entries = {name: e for name, e in entries.items() if delivery_shard(name, shards) != index}
         entries.update({entry.name: entry for entry in map(TopicEntry.from_wire, body["topics"])})
         settled.append(Settled(shards, index, int(body["settled_below"])))
-    return [e for e in entries.values() if delivery_shard(e.name, place.delivery_shards) == place.index], settled
+    mine = [e for e in entries.values() if delivery_shard(e.name, place.delivery_shards) == place.index]
+    return Loaded(mine, settled, ids, logs_on_record([body for _, body in found]))
+
+
+def logs_on_record(bodies: list[dict[str, Any]]) -> dict[int, int]:
+    """How far each log was durable, as the newest run's snapshots say: what earlier runs had may be absorbed since."""
+    newest = max((int(body["run"]) for body in bodies), default=0)
+    logs: dict[int, int] = {}
+    for body in bodies:
+        for shard, lsn in body.get("wal", ()) if int(body["run"]) == newest else ():
+            logs[int(shard)] = max(logs.get(int(shard), 0), int(lsn))
+    return logs

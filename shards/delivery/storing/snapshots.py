@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from topicd.errors import TopicdError
+from topicd.ipc.walstate import WalState, read_states
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.removing.reclaim import Reclaimer
 from topicd.shards.delivery.storing.backlog import Backlog
@@ -64,6 +65,11 @@ class Snapshots:
         self._publish_absorbed()
 
     @property
+    def failing(self) -> bool:
+        """The newest attempt failed: until one succeeds the WAL forgets nothing."""
+        return bool(self._told)
+
+    @property
     def due(self) -> bool:
         if self.round is not None:
             return False
@@ -112,7 +118,7 @@ class Snapshots:
             self.failures += 1
             self._backlog.metadata_changed = True
             if str(exc) != self._told:
-                self._told = str(exc)
+                self._told = str(exc) or repr(exc)
                 log.error("snapshot failed", extra={"error": str(exc)})
         finally:
             self.round = None
@@ -124,12 +130,20 @@ class Snapshots:
         for outlet, stored, mark in zip(self._outlets, self._stored, self._marks[0], strict=True):
             outlet.set_absorbed(min(stored, mark))
 
+    def _wal_states(self) -> dict[int, WalState]:
+        try:
+            return read_states(self._place.instance, self._place.wal_shards)
+        except (OSError, TopicdError):
+            return {}  # the shared memory is gone: the daemon is on its way out
+
     def _body(self) -> dict[str, Any]:
         return {
             "run": self._place.run,
             "shard": self._place.index,
             "shards": self._place.delivery_shards,
             "settled_below": self._catalog.settled_below,
+            # So far each log was durable: a start that finds less of it knows that something is missing.
+            "wal": sorted((shard, state.synced_lsn) for shard, state in self._wal_states().items()),
             # One that is being deleted counts until its end is stored: that may fail yet.
             "topics": [entry_of(topic).to_wire() for topic in self._catalog.by_name.values()],
         }
