@@ -1,7 +1,7 @@
 # topicd: `make run` starts the daemon on ./var, `make test` proves that it works. Both set everything up first.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: run test quick unit lint fmt docs bench bench-deps faults crash restarts mutants fuzz clean setup
+.PHONY: compare run test quick unit lint fmt docs bench bench-deps faults crash restarts mutants fuzz clean setup
 
 PYTHON ?= python3
 VENV   := .venv
@@ -64,6 +64,10 @@ docs: setup
 bench: setup
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PEERS),--peers $(PEERS)) \
 		--json var/bench/results.json --charts var/bench/charts
+
+# This checkout and another one (BASE=…, set up) round by round: what a change costs.
+compare: setup
+	$(BIN)/python -m benchmarks.compare $(BASE) --rounds $(if $(filter 100,$(ROUNDS)),5,$(ROUNDS)) $(if $(ONLY),--only $(ONLY))
 
 bench-deps:
 	apt-get install -y redis-server nats-server strace

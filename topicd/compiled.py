@@ -69,7 +69,7 @@ MODULES = (
     "topicd.shards.delivery.writing.log",
     "topicd.shards.delivery.writing.outlet",
     "topicd.shards.delivery.writing.reservation",
-    "topicd.shards.linger",
+    "topicd.shards.process.linger",
     "topicd.shards.wal.committer",
     "topicd.shards.wal.log",
     "topicd.shards.wal.shard",

@@ -47,7 +47,7 @@ class Sender:
         self.outboxes: dict[str, TopicOutbox] = {}
         self.connected = False
         self.misplaced = False  # the daemon says a topic is not this shard's
-        self.troubled = False  # something was refused: `wake_at` may be sooner than it was
+        self.resume_at: float | None = None  # when the first of those that pause, as `output` saw it, may go on
         self._window = window
         self._active: dict[TopicOutbox, None] = {}  # outboxes that have something waiting or under way
         self._ready: deque[TopicOutbox] = deque()
@@ -114,6 +114,7 @@ class Sender:
         self._batches.clear()
         self._opens.clear()
         self._flying_bytes = 0
+        self.resume_at = None
         for outbox in self._active:
             outbox.disconnected(now)
 
@@ -139,6 +140,7 @@ class Sender:
                 delayed.append(outbox)
         for outbox in delayed:
             self._queue(outbox)
+        self.resume_at = min((outbox.not_before for outbox in delayed if outbox.not_before > now), default=None)
         return pieces
 
     def _has_room(self) -> bool:
@@ -227,7 +229,6 @@ class Sender:
     def _failed(self, request_id: int, error: TopicdError, now: float) -> None:
         if request_id == 0:
             raise error
-        self.troubled = True
         if isinstance(error, WrongShard):
             self.misplaced = True
         opening = self._opens.pop(request_id, None)
@@ -262,16 +263,12 @@ class Sender:
         for outbox in [outbox for outbox in self._active if outbox.idle]:
             del self._active[outbox]
 
-    def wake_at(self, now: float) -> float | None:
-        """When `output` or `expire` has something to do although nothing arrives; None: not before
-        something does."""
-        times: list[float] = []
-        for outbox in self._active:
-            deadline = outbox.next_deadline()
-            if deadline is not None:
-                times.append(deadline)
-                if self.connected and outbox.not_before > now:
-                    times.append(outbox.not_before)
+    def wake_at(self, *, blocked: bool = False) -> float | None:
+        """When `output` or `expire` has something to do although nothing arrives, which may be past; None: not before
+        something does. `blocked`: the connection takes nothing at present, so that `output` is of no use."""
+        times = [deadline for outbox in self._active if (deadline := outbox.next_deadline()) is not None]
+        if self.resume_at is not None and not blocked:
+            times.append(self.resume_at)
         return min(times) if times else None
 
 

@@ -5,8 +5,8 @@ import gc
 
 def main() -> None:
     gc.disable()  # until it serves, see Process.serving
-    from topicd.shards import runtime
     from topicd.shards.delivery.shard import make_clock, serve
+    from topicd.shards.process import runtime
 
     runtime.run(serve, make_clock)
 

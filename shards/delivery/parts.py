@@ -40,7 +40,7 @@ from topicd.shards.delivery.writing.in_flight import Commits
 from topicd.shards.delivery.writing.log import Log
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.wal_sync import WalSync
-from topicd.shards.runtime import Shard
+from topicd.shards.process.runtime import Shard
 
 
 class Parts:

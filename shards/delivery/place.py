@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from topicd.limits import KIB
-from topicd.shards.runtime import Shard
+from topicd.shards.process.runtime import Shard
 
 _DIRS_KEPT = 8_192
 

@@ -17,18 +17,18 @@ from topicd import _native, child
 from topicd.clock import Clock, ManualClock, SystemClock
 from topicd.config import Settings
 from topicd.errors import FormatError
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.ipc.ring import RingProducer
 from topicd.ipc.shardboot import WAL
 from topicd.ipc.walstate import read_states
 from topicd.paths import ring_shm
-from topicd.shards import runtime
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.descriptors import DescriptorServer
 from topicd.shards.delivery.sessions.session import Session
 from topicd.shards.delivery.storing.rounds import checkpoint_threads
 from topicd.shards.delivery.writing.outlet import Outlet
-from topicd.shards.runtime import Shard
+from topicd.shards.process import runtime
+from topicd.shards.process.runtime import Shard
 from topicd.tokens import TokenFile
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from topicd.shards.delivery.pulse import Pulse
 from topicd.shards.delivery.removing.retention import Retention
 from topicd.shards.delivery.writing.append import Appender
 from topicd.shards.delivery.writing.outlet import Outlet
-from topicd.shards.linger import Linger
+from topicd.shards.process.linger import Linger
 
 _NEXT_REQUEST_US = 60  # what an answer takes to its writer, and the writer's next request to here
 

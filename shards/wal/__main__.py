@@ -5,7 +5,7 @@ import gc
 
 def main() -> None:
     gc.disable()  # until it serves, see Process.serving
-    from topicd.shards import runtime
+    from topicd.shards.process import runtime
     from topicd.shards.wal.shard import serve
 
     runtime.run(serve)

@@ -13,7 +13,7 @@ from topicd.ipc.ring import RingConsumer
 from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import WalState
 from topicd.paths import Instance
-from topicd.shards.runtime import Shard
+from topicd.shards.process.runtime import Shard
 from topicd.shards.storage import walfile
 from topicd.shards.storage.quarantine import Quarantine
 from topicd.shards.wal.committer import Committer, Inlet

@@ -18,9 +18,9 @@ from topicd.ipc.shardboot import DELIVERY
 from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import WalState
 from topicd.paths import ring_shm, wal_state_shm
-from topicd.shards import runtime
-from topicd.shards.linger import Linger
-from topicd.shards.runtime import Shard
+from topicd.shards.process import runtime
+from topicd.shards.process.linger import Linger
+from topicd.shards.process.runtime import Shard
 from topicd.shards.storage.walfile import fresh_lsn
 from topicd.shards.wal import adopt
 from topicd.shards.wal.committer import Committer, Inlet

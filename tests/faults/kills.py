@@ -17,7 +17,7 @@ from tests.faults.sweep import Stage
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.ring import RingConsumer, RingProducer
 from topicd.ipc.slots import Slots
-from topicd.shards.delivery.sessions.session import Session
+from topicd.shards.delivery.sessions.outbox import Outbox
 
 WAL, DELIVERY = "wal", "dlv"
 CONSUMER_STEPS = ((RingConsumer, "set_written"), (RingConsumer, "set_synced"), (RingConsumer, "fail"), (Slots, "write"))
@@ -26,7 +26,7 @@ PRODUCER_STEPS = (
     (RingProducer, "want_sync"),
     (RingProducer, "want_write"),
     (RingProducer, "set_absorbed"),
-    (Session, "flush"),
+    (Outbox, "flush"),
 )
 KILLED_SCENES = (
     "append",

@@ -51,7 +51,7 @@ from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.session import Session
 from topicd.shards.delivery.starting.recovery import Recovered
 from topicd.shards.delivery.writing.outlet import Outlet
-from topicd.shards.runtime import Shard
+from topicd.shards.process.runtime import Shard
 from topicd.shards.wal.shard import WalShard
 from topicd.supervisor.memory import Memory, unlink_all
 

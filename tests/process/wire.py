@@ -12,7 +12,7 @@ import msgpack
 
 from topicd.errors import from_wire
 from topicd.frames import core
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.ipc.protocol import wire as protocol
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import ANSWER, APPEND, APPENDED, CREDIT, FETCH, FETCHED, MessageFlag, MessageReader

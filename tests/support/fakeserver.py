@@ -21,7 +21,7 @@ from typing import Any
 from tests.support.fakelog import FakeTopic
 from tests.support.fakesession import CUT, HALF, MUTE, Request, Session
 from topicd.errors import TopicdError, TopicNotFound
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.paths import RunDir
 
 __all__ = ["CUT", "HALF", "MUTE", "FakeServer", "Request"]

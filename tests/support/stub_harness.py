@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from topicd.ipc import shm, unixsock
+from topicd.ipc import shm
+from topicd.ipc.protocol import unixsock
 from topicd.ipc.protocol import wire as protocol
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import MessageReader

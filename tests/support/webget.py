@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 
 TIMEOUT_S = 30.0
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from topicd.errors import Forbidden, Internal, InvalidRequest, Throttled, TopicdError
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.ipc.protocol import wire as protocol
 from topicd.ipc.protocol.wire import OP_HELLO, Message, MessageReader
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MIB

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topicd.config import ConfigError
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.limits import KIB
 
 LOOPBACK = "127.0.0.1"

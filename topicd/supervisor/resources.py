@@ -19,7 +19,7 @@ from topicd.config import Settings
 from topicd.disk import datadir
 from topicd.disk.fs import RealFs
 from topicd.disk.identity import ID_BLOCK, Identity
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.ipc.stats import StatsPage
 from topicd.paths import DataDir, Instance, RunDir
 from topicd.supervisor import memory

@@ -9,7 +9,7 @@ import socket
 
 from topicd.clock import SystemClock
 from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, Unauthorized
-from topicd.ipc.unixsock import peer_credentials
+from topicd.ipc.protocol.unixsock import peer_credentials
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.sessions.connection import Connection
 from topicd.tokens import Rights, TokenFile

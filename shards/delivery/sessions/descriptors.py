@@ -23,8 +23,8 @@ import msgpack
 
 from topicd.errors import Forbidden, TopicdError, TopicNotFound
 from topicd.ipc.protocol.messages import Segments
+from topicd.ipc.protocol.unixsock import peer_credentials
 from topicd.ipc.protocol.wire import unpack_map
-from topicd.ipc.unixsock import peer_credentials
 from topicd.limits import KIB
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.reading import Reader

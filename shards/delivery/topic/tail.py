@@ -1,7 +1,7 @@
 """The newest records of a topic, in memory: the very frames that went to the WAL, until a checkpoint has them.
 
 Promise: blobs are in seq order. Frames of small batches are gathered in one open blob, so that a million single
-appends are not a million objects. Not shared: the actor's thread only; checkpoint threads read frames that nobody
+appends are not a million objects. Not shared: the shard's own thread only; checkpoint threads read frames that nobody
 changes any more.
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 
 
 def roundtrip(path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.stub_harness import Link
 from topicd.errors import InvalidRequest
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.ipc.protocol import wire as protocol
 from topicd.ipc.protocol.messages import Op
 from topicd.supervisor import front as front_module

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.stub_harness import StubDaemon, alive, stub_daemons, wait_for
 from topicd.config import Settings
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.paths import RunDir
 from topicd.supervisor.kinds import KINDS, names_of, sockets_of
 

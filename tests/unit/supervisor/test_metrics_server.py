@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.promtext import Exposition
 from topicd import metrics
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.supervisor import metrics_server
 from topicd.supervisor.metrics_server import MAX_CONNECTIONS, MAX_REQUEST, MetricsServer, Page
 

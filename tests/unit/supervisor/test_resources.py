@@ -12,7 +12,8 @@ import pytest
 
 from topicd.config import Settings
 from topicd.disk.datadir import LockHeld
-from topicd.ipc import shm, unixsock
+from topicd.ipc import shm
+from topicd.ipc.protocol import unixsock
 from topicd.supervisor.kinds import KINDS, sockets_of
 from topicd.supervisor.resources import Resources
 

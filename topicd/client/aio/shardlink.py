@@ -32,6 +32,7 @@ class AioShardLink:
         self._reviving: asyncio.Task[None] | None = None
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
 
     # ---- the connection ----
 
@@ -113,16 +114,14 @@ class AioShardLink:
             if not pieces:
                 break
             connection.write(pieces)
-        if self._timer is None:
+        resume_at = self.sender.resume_at
+        if self._timer is None or (resume_at is not None and resume_at < self._timer_at):
             self._arm()
 
     def _input(self, connection: AioConnection, cutter: Cutter) -> None:
         self.sender.feed(cutter, self._now(), connection.answered)
         if self.sender.misplaced:
             raise WrongShard("topics have moved to other shards")
-        if self.sender.troubled:
-            self.sender.troubled = False
-            self._arm()
         self._flush()
 
     # ---- time ----
@@ -131,8 +130,9 @@ class AioShardLink:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self.sender.wake_at(self._now())
+        due = self.sender.wake_at(blocked=self._connection is not None and not self._connection.writable)
         if due is not None:
+            self._timer_at = due
             self._timer = self._loop.call_later(max(0.0, due - self._now()), self._tick)
 
     def _tick(self) -> None:

@@ -94,11 +94,14 @@ class Producer:
     ) -> Delivery:
         """Takes one record; its delivery will know the seq. Blocks or raises Throttled while too much is under way."""
         collector = self._collector
-        data, labels = collector.checked(data, tag, node, meta)
+        labels = None
+        plain = tag is None and node is None and meta is None and type(data) is bytes
+        if not plain or len(data) > collector.plain_max:
+            data, labels = collector.checked(data, tag, node, meta)
         with self._lock:
             parcel = collector.open.get(topic) or self._begin(topic)
             index = collector.add(parcel, data, labels)
-            if topic not in collector.open:
+            if not parcel.datas:  # it is sealed
                 self._advance()
         if self._settled:
             self._report()

@@ -54,7 +54,7 @@ class ShardLink:
     def wake_at(self) -> float | None:
         """When to turn although the socket is silent and no dial has ended."""
         now = self._now()
-        due = self.sender.wake_at(now)
+        due = self.sender.wake_at(blocked=bool(self._out))
         if due is not None and self._sock is None and self._dialing is None:
             due = min(due, max(self._dial_at, now))
         return due

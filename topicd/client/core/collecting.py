@@ -49,6 +49,8 @@ class Collector(Generic[P]):
         self.timeout = timeout
         self.max_inflight = max_inflight
         self.raises_when_full = on_full == "raise"
+        # Bytes of up to this length, without labels, are taken as they are.
+        self.plain_max = MAX_DATA_AND_META if node is None else -1
         self.open: dict[str, Parcel[P]] = {}  # by topic, still being filled
         self.unsettled = 0  # batches that are open, waiting or under way
         self._submit = submit

@@ -37,16 +37,17 @@ class Request(Generic[T]):
     topic: str | None = None
 
 
-def _of_topic(message: messages.Request, topic: str, parse: Callable[[dict[str, Any]], T]) -> Request[T]:
+def _as_it_is(answer: dict[str, Any]) -> Any:
+    return answer
+
+
+def of_topic(message: messages.Request, topic: str, parse: Callable[[dict[str, Any]], T] = _as_it_is) -> Request[T]:
+    """A declared message to the shard of a topic; its answer as a map, if nothing else is said."""
     return Request(int(message.OP), packed(message.to_wire()), parse, check_topic_name(topic))
 
 
-def _of_daemon(message: messages.Request, parse: Callable[[dict[str, Any]], T]) -> Request[T]:
+def of_daemon(message: messages.Request, parse: Callable[[dict[str, Any]], T] = _as_it_is) -> Request[T]:
     return Request(int(message.OP), packed(message.to_wire()), parse)
-
-
-def _as_it_is(answer: dict[str, Any]) -> dict[str, Any]:
-    return answer
 
 
 def _nothing(answer: dict[str, Any]) -> None:
@@ -66,12 +67,12 @@ def _acked_seq(answer: dict[str, Any]) -> int:
 
 def open_topic(topic: str, *, create: bool) -> Request[int]:
     """The topic's id."""
-    return _of_topic(messages.OpenTopic(topic=topic, create=create, config=None), topic, _topic_id)
+    return of_topic(messages.OpenTopic(topic=topic, create=create, config=None), topic, _topic_id)
 
 
 def state(topic: str, touch: bool) -> Request[TopicState]:
     message = messages.TopicState(topic=topic, touch=touch)
-    return _of_topic(message, topic, lambda answer: info(TopicState, answer))
+    return of_topic(message, topic, lambda answer: info(TopicState, answer))
 
 
 def configure(
@@ -79,7 +80,7 @@ def configure(
 ) -> Request[TopicConfig]:
     TopicConfig.from_fields(config)
     message = messages.Configure(topic=topic, config=config, create=create, internal=internal)
-    return _of_topic(message, topic, lambda answer: config_of(answer.get("config")))
+    return of_topic(message, topic, lambda answer: config_of(answer.get("config")))
 
 
 def delete(topic: str, before_seq: int | None, match: Match) -> Request[Deleted]:
@@ -87,12 +88,12 @@ def delete(topic: str, before_seq: int | None, match: Match) -> Request[Deleted]
         raise InvalidRequest("delete needs before_seq, match or both; delete_topic removes everything")
     before = None if before_seq is None else cursor(before_seq)
     message = messages.DeleteRecords(topic=topic, before_seq=before, match=tag_match(match))
-    return _of_topic(message, topic, lambda answer: info(Deleted, answer))
+    return of_topic(message, topic, lambda answer: info(Deleted, answer))
 
 
 def delete_topic(topic: str, if_empty: bool) -> Request[int]:
     """The id it had."""
-    return _of_topic(messages.DeleteTopic(topic=topic, if_empty=if_empty), topic, _topic_id)
+    return of_topic(messages.DeleteTopic(topic=topic, if_empty=if_empty), topic, _topic_id)
 
 
 class Page(NamedTuple):
@@ -108,7 +109,7 @@ def topics_page(prefix: str, after: str, internal: bool) -> Request[Page]:
     def parse(answer: dict[str, Any]) -> Page:
         return Page([info(TopicInfo, entry) for entry in answer.get("topics") or []], answer.get("next"))
 
-    return _of_daemon(
+    return of_daemon(
         messages.ListTopics(prefix=prefix, after=after, limit=LIST_PAGE_MAX, internal=internal),
         parse,
     )
@@ -128,28 +129,28 @@ def consumers(topic: str) -> Request[list[ConsumerInfo]]:
     def parse(answer: dict[str, Any]) -> list[ConsumerInfo]:
         return [info(ConsumerInfo, entry) for entry in answer.get("consumers") or []]
 
-    return _of_topic(messages.ListConsumers(topic=topic), topic, parse)
+    return of_topic(messages.ListConsumers(topic=topic), topic, parse)
 
 
 def open_consumer(topic: str, name: str, start: Start) -> Request[ConsumerPlace]:
     message = messages.OpenConsumer(topic=topic, name=name, start=start_place(start))
-    return _of_topic(message, topic, lambda answer: ConsumerPlace(_topic_id(answer), _acked_seq(answer)))
+    return of_topic(message, topic, lambda answer: ConsumerPlace(_topic_id(answer), _acked_seq(answer)))
 
 
 def ack_consumer(topic: str, name: str, seq: int) -> Request[int]:
-    return _of_topic(messages.AckConsumer(topic=topic, name=name, seq=cursor(seq)), topic, _acked_seq)
+    return of_topic(messages.AckConsumer(topic=topic, name=name, seq=cursor(seq)), topic, _acked_seq)
 
 
 def reset_consumer(topic: str, name: str, start: Start) -> Request[int]:
-    return _of_topic(messages.ResetConsumer(topic=topic, name=name, start=start_place(start)), topic, _acked_seq)
+    return of_topic(messages.ResetConsumer(topic=topic, name=name, start=start_place(start)), topic, _acked_seq)
 
 
 def consumer_lag(topic: str, name: str) -> Request[int]:
-    return _of_topic(messages.ConsumerState(topic=topic, name=name), topic, lambda answer: number(answer, "lag"))
+    return of_topic(messages.ConsumerState(topic=topic, name=name), topic, lambda answer: number(answer, "lag"))
 
 
 def remove_consumer(topic: str, name: str) -> Request[None]:
-    return _of_topic(messages.RemoveConsumer(topic=topic, name=name), topic, _nothing)
+    return of_topic(messages.RemoveConsumer(topic=topic, name=name), topic, _nothing)
 
 
 # ---- producers ----
@@ -164,11 +165,11 @@ class ProducerPlace(NamedTuple):
 
 def producer_place(topic: str, producer_id: int) -> Request[ProducerPlace]:
     message = messages.ProducerState(topic=topic, producer_id=producer_id)
-    return _of_topic(message, topic, lambda answer: ProducerPlace(_topic_id(answer), number(answer, "expected")))
+    return of_topic(message, topic, lambda answer: ProducerPlace(_topic_id(answer), number(answer, "expected")))
 
 
 def release_producer(topic: str, producer_id: int) -> Request[None]:
-    return _of_topic(messages.ReleaseProducer(topic=topic, producer_id=producer_id), topic, _nothing)
+    return of_topic(messages.ReleaseProducer(topic=topic, producer_id=producer_id), topic, _nothing)
 
 
 # ---- the daemon ----
@@ -176,15 +177,15 @@ def release_producer(topic: str, producer_id: int) -> Request[None]:
 
 def hello(token: str | None) -> Request[Hello]:
     message = messages.Hello(version=PROTOCOL_VERSION, client=CLIENT_NAME, token=token)
-    return _of_daemon(message, parse_hello)
+    return of_daemon(message, parse_hello)
 
 
 def status() -> Request[dict[str, Any]]:
-    return _of_daemon(messages.Status(), _as_it_is)
+    return of_daemon(messages.Status(), _as_it_is)
 
 
 def ping() -> Request[None]:
-    return _of_daemon(messages.Ping(), _nothing)
+    return of_daemon(messages.Ping(), _nothing)
 
 
 # ---- requests about a topic by its id ----

@@ -18,7 +18,7 @@ from typing import Any
 from topicd._native import core
 from topicd.client.core.batch import Batch
 from topicd.errors import ConnectionLost, StorageCorrupt, TopicdError, from_wire
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.ipc.protocol.codec import Fetched, answer_map, packed
 from topicd.ipc.protocol.messages import Segments
 from topicd.ipc.protocol.selecting import select

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from topicd.client.core.address import Address
 from topicd.errors import ConnectionLost, InvalidRequest, Unauthorized
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 
 if TYPE_CHECKING:
     import ssl

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from topicd.ipc import unixsock
+from topicd.ipc.protocol import unixsock
 from topicd.shards.delivery.sessions import descriptors
 
 
