@@ -167,8 +167,10 @@ def segment_jobs(offline: Offline, topic_id: int) -> list[SegmentJob]:
 def jobs_in(fs: Fs, directory: Path) -> list[SegmentJob]:
     found = places.list_segments(fs, directory)
     firsts = list(found)
-    followings = [*firsts[1:], None]
-    return [SegmentJob(directory, a, frozenset(found[a]), b) for a, b in zip(firsts, followings, strict=True)]
+    return [
+        SegmentJob(directory, first, frozenset(found[first]), firsts[number] if number < len(firsts) else None)
+        for number, first in enumerate(firsts, 1)
+    ]
 
 
 def check_topic(

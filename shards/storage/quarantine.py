@@ -32,8 +32,9 @@ class Quarantine:
     def keep_copy(self, path: Path) -> Path:
         return self._store(self._free(self.place(path)), map_file(self._fs, path))
 
-    def move(self, path: Path) -> Path:
-        target = self._free(self.place(path))
+    def move(self, path: Path, name: Path | None = None) -> Path:
+        """A file or a directory, out of the way. name: as what it is kept, if not as what it was called."""
+        target = self._free(self.place(name or path))
         self._make(target.parent)
         self._fs.rename(path, target)
         self._fs.sync_dir(target.parent)

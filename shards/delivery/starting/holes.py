@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from topicd.errors import TopicdError
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.topic.contents import Damaged
@@ -14,6 +15,7 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.debris import cut_open_batch
 from topicd.shards.storage.segment.info import Cut
+from topicd.shards.storage.segment.names import DEL
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,26 @@ class Holes:
         self._check_cuts(topic, claims or Ranges())
         self._check_head(topic)
 
+    def forget_healed(self, topic: Topic) -> None:
+        """What a snapshot calls damaged, and can be read now: its file was put back. Not so records that cannot be told
+        from deleted ones: all of them can be read."""
+        left = [
+            place for place in topic.contents.damaged if place.where.endswith(DEL) or not self._readable(topic, place)
+        ]
+        if len(left) < len(topic.contents.damaged):
+            log.info("damage is mended", extra={"topic": topic.name, "places": len(topic.contents.damaged) - len(left)})
+            topic.contents.damaged = left
+
+    def _readable(self, topic: Topic, place: Damaged) -> bool:
+        for info in topic.contents.segments:
+            if info.first_seq <= place.first_seq and place.last_seq <= info.last_seq:
+                try:
+                    self._segments.reader(topic, info).verify(place.first_seq, place.last_seq)
+                except (OSError, TopicdError):
+                    return False
+                return True
+        return False
+
     def index_active_tags(self, topic: Topic) -> None:
         info = topic.contents.active
         if info is not None and info.count:
@@ -53,7 +75,7 @@ class Holes:
         for first, last in holes:
             for a, b in topic.contents.unexplained(max(first, topic.floors.missed_from), last):
                 self._note_damage(f"topic {topic.name}: seqs {a} to {b} {how}")
-                topic.contents.damaged.append(Damaged(a, b, where))
+                topic.contents.note_damaged(a, b, where)
 
     def _cut_open_batch(self, topic: Topic, claims: Ranges) -> None:
         """A direct write that was stored in part was not acknowledged. One of the log goes on in the tail."""
@@ -79,7 +101,7 @@ class Holes:
             last = cut.indexed if first in claims else cut.last_seq
             if first <= last:
                 self._note_damage(f"topic {topic.name}: seqs {first} to {last} were cut, see {cut.kept}")
-                topic.contents.damaged.append(Damaged(first, last, cut.kept.name))
+                topic.contents.note_damaged(first, last, cut.kept.name)
                 topic.seqs.reach(last)
 
     def _check_head(self, topic: Topic) -> None:
@@ -101,5 +123,5 @@ class Holes:
                 contents.lost.add(first, last)
             else:
                 self._note_damage(f"topic {topic.name}: seqs {first} to {last} are neither in segments nor in the WAL")
-                contents.damaged.append(Damaged(first, last, "WAL"))
+                contents.note_damaged(first, last, "WAL")
         seqs.reach(known)

@@ -32,11 +32,11 @@ from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.storing.topic_state import topic_of
 from topicd.shards.delivery.topic.catalog import Catalog
-from topicd.shards.delivery.topic.contents import Damaged
 from topicd.shards.delivery.topic.floors import Loss
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment import reindex
 from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.settle_marks import DeadOnRecord
 from topicd.shards.storage.topic_dir import finish_deletes
 from topicd.shards.storage.walfile import Group, LogChunk, LogReader, lsn_at, missing_part, scan_group
 
@@ -76,6 +76,7 @@ class Recovery:
         self._appends = AppendReplay(segments, backlog)
         self._holes = Holes(place, segments, self._note_damage)
         self._snapshots = Loaded([], [], set(), {})
+        self._dead: dict[int, dict[int, DeadOnRecord] | None] = {}
         self.result = Recovered()
 
     def run(self, progress: Progress, live_ends: dict[int, int]) -> Recovered:
@@ -84,6 +85,7 @@ class Recovery:
         for entry in loaded.entries:
             self._catalog.add(topic_of(entry, wal_shard(entry.id, self._place.wal_shards)))
             self._holes.heads[entry.id] = entry.head
+            self._dead[entry.id] = entry.dead
         progress(5, "snapshots")
         self._load_segments(progress)
         self._replay(progress, live_ends)
@@ -110,9 +112,10 @@ class Recovery:
         directory, contents = self._place.data.topic(topic.id), topic.contents
         if not self._place.fs.exists(directory):
             return
-        loaded = load_segments(self._place.fs, directory)
+        loaded = load_segments(self._place.fs, directory, self._dead.pop(topic.id, None))
         contents.segments = loaded.segments
         contents.marks = loaded.marks
+        self._holes.forget_healed(topic)
         self._holes.cuts[topic.id] = loaded.cuts
         self._holes.between_segments[topic.id] = loaded.gaps
         for damage in loaded.damage:
@@ -120,8 +123,7 @@ class Recovery:
                 log.warning("segment repaired", extra={"damage": str(damage)})  # a crash may leave it so
                 continue
             self._note_damage(str(damage))
-            if damage.first_seq <= damage.last_seq:
-                contents.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
+            contents.note_damaged(damage.first_seq, damage.last_seq, damage.path.name)
         if contents.segments:
             topic.seqs.load(contents.segments[-1].last_seq, contents.segments[-1].last_ts)
             self._holes.index_active_tags(topic)

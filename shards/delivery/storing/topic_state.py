@@ -7,6 +7,7 @@ from topicd.shards.delivery.topic.contents import Damaged
 from topicd.shards.delivery.topic.floors import Loss
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment.settle_marks import on_record
 from topicd.shards.storage.topic_entry import TopicEntry
 
 
@@ -29,6 +30,7 @@ def entry_of(topic: Topic) -> TopicEntry:
         damaged=[(place.first_seq, place.last_seq, place.where) for place in contents.damaged],
         changes=topic.changes.settled,
         parts={part.KEY: part.to_snapshot(seqs.visible) for part in topic.parts()},
+        dead={first: on_record(marks, contents.unmarked.get(first)) for first, marks in contents.marks.items()},
     )
 
 

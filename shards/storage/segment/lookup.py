@@ -8,6 +8,7 @@ from pathlib import Path
 
 from topicd._native import core
 from topicd.disk.fs import Fs
+from topicd.errors import StorageCorrupt
 from topicd.model import TagMatch
 from topicd.shards.storage.segment.index import offset_at
 from topicd.shards.storage.segment.info import SegmentInfo
@@ -27,12 +28,18 @@ class SegmentLookup:
         self._reader: SegmentReader | None = None
 
     def open(self) -> SegmentLookup:
-        """StorageCorrupt if the tag table fails its checksum."""
+        """A tag table or an index that fails its checksum is made from the data, in memory only."""
         try:
             self._index = resolve(self._dir, self.info.first_seq).map(self._fs, IDX)
         except FileNotFoundError:
             self._index = memoryview(b"")
-        self._table.open()
+        try:
+            self._table.open()
+        except (StorageCorrupt, FileNotFoundError):
+            self._index = memoryview(b"")
+            self._reader = SegmentReader(self._fs, self._dir, self.info).open()
+            self._table = self._reader.tags()
+            return self
         if core.xxh3_64(self._index) != self._table.index_xxh3:
             # Damaged, or a rewrite is about to change it: the reader knows what to do.
             self._index = memoryview(b"")
