@@ -130,7 +130,7 @@ def _check_snapshots(offline: Offline, checked: Checked) -> None:
         for number in snapshot.SnapshotStore(offline.fs, directory).numbers():
             path = directory / paths.snapshot_name(number)
             try:
-                envelope.load(offline.fs, path, snapshot.MAGIC, snapshot.VERSION)
+                snapshot.load_snapshot(offline.fs, path)
             except FormatError as exc:
                 checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.message}"))
                 if exc.detail.get("what") != "version":
@@ -228,15 +228,17 @@ def _strangers(offline: Offline) -> Iterator[Path]:
         (data.wal, lambda name: paths.parse_shard_dir(name) is not None),
         (data.topics, lambda name: paths.parse_topic_dir(name) is not None),
     ]
-    tests += [
-        (data.snapshots(n), lambda name: paths.parse_snapshot(name) is not None) for n in offline.snapshot_shards()
-    ]
+    tests += [(data.snapshots(n), _is_snapshot_name) for n in offline.snapshot_shards()]
     tests += [(data.wal_shard(n), _is_wal_name) for n in offline.wal_shards()]
     tests += [(data.topic(n), places.is_segment_name) for n in offline.topic_ids()]
     for directory, ours in tests:
         for name in sorted(fs.listdir(directory)):
             if not ours(name.removesuffix(TMP_SUFFIX)):
                 yield directory / name
+
+
+def _is_snapshot_name(name: str) -> bool:
+    return paths.parse_snapshot(name) is not None or paths.parse_snapshot_part(name) is not None
 
 
 def _is_wal_name(name: str) -> bool:
