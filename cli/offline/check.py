@@ -230,11 +230,15 @@ def _strangers(offline: Offline) -> Iterator[Path]:
     ]
     tests += [(data.snapshots(n), _is_snapshot_name) for n in offline.snapshot_shards()]
     tests += [(data.wal_shard(n), _is_wal_name) for n in offline.wal_shards()]
-    tests += [(data.topic(n), places.is_segment_name) for n in offline.topic_ids()]
+    tests += [(data.topic(n), _is_topic_file) for n in offline.topic_ids()]
     for directory, ours in tests:
         for name in sorted(fs.listdir(directory)):
             if not ours(name.removesuffix(TMP_SUFFIX)):
                 yield directory / name
+
+
+def _is_topic_file(name: str) -> bool:
+    return name == paths.TOPIC_NAME_FILE or places.is_segment_name(name)
 
 
 def _is_snapshot_name(name: str) -> bool:

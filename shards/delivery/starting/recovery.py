@@ -26,11 +26,12 @@ from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.removing.deletion import Deletion
 from topicd.shards.delivery.removing.retention import Retention
 from topicd.shards.delivery.starting.holes import Holes
+from topicd.shards.delivery.starting.orphans import Orphans
 from topicd.shards.delivery.starting.replay import AppendReplay
 from topicd.shards.delivery.starting.snapshot_entries import Loaded, load_entries
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.storing.rounds import Rounds
-from topicd.shards.delivery.storing.topic_state import topic_of
+from topicd.shards.delivery.storing.topic_state import label_of, topic_of
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.floors import Loss
 from topicd.shards.delivery.topic.topic import Topic
@@ -38,6 +39,7 @@ from topicd.shards.storage.segment import reindex
 from topicd.shards.storage.segment.load import load_segments
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord
 from topicd.shards.storage.topic_dir import finish_deletes
+from topicd.shards.storage.topic_label import add_label
 from topicd.shards.storage.walfile import Group, LogChunk, LogReader, lsn_at, missing_part, scan_group
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ class Recovery:
         self._appends = AppendReplay(segments, backlog)
         self._holes = Holes(place, segments, self._note_damage)
         self._snapshots = Loaded([], [], set(), {})
+        self._orphans = Orphans(place, catalog, self._note_damage)
         self._dead: dict[int, dict[int, DeadOnRecord] | None] = {}
         self.result = Recovered()
 
@@ -86,9 +89,15 @@ class Recovery:
             self._catalog.add(topic_of(entry, wal_shard(entry.id, self._place.wal_shards)))
             self._holes.heads[entry.id] = entry.head
             self._dead[entry.id] = entry.dead
+        self._orphans.open(loaded)
         progress(5, "snapshots")
         self._load_segments(progress)
         self._replay(progress, live_ends)
+        for topic in self._orphans.adopt_rest():
+            self._load_topic(topic)
+        if self._place.index == 0:
+            for directory in self._orphans.nameless():
+                self._note_damage(f"{directory}: belongs to no topic that is known, and does not say whose it is")
         topics = list(self._catalog.by_name.values())
         for number, topic in enumerate(topics):
             progress(95 + 5 * number / len(topics), "floors")
@@ -115,6 +124,7 @@ class Recovery:
         loaded = load_segments(self._place.fs, directory, self._dead.pop(topic.id, None))
         contents.segments = loaded.segments
         contents.marks = loaded.marks
+        add_label(self._place.fs, directory, label_of(topic))
         self._holes.forget_healed(topic)
         self._holes.cuts[topic.id] = loaded.cuts
         self._holes.between_segments[topic.id] = loaded.gaps
@@ -184,7 +194,7 @@ class Recovery:
         if run.type == FrameType.TOPIC_CREATE:
             self._replay_create(view, run)
             return
-        topic = self._catalog.by_id.get(run.topic_id)
+        topic = self._catalog.by_id.get(run.topic_id) or self._adopted(run.topic_id)
         if topic is None:
             return
         if run.type == FrameType.APPEND:
@@ -195,6 +205,12 @@ class Recovery:
             self._appends.claim(topic, view, run)
         else:
             self._replay_change(topic, view, run)
+
+    def _adopted(self, topic_id: int) -> Topic | None:
+        topic = self._orphans.adopt(topic_id)
+        if topic is not None:
+            self._load_topic(topic)
+        return topic
 
     def _replay_change(self, topic: Topic, view: memoryview, run: Run) -> None:
         try:
@@ -217,6 +233,7 @@ class Recovery:
             self._note_damage(f"topic {topic.name}: {what}")
 
     def _replay_create(self, view: memoryview, run: Run) -> None:
+        self._orphans.note_known(run.topic_id)
         if run.topic_id in self._catalog.by_id:
             return
         body = control_body(view, run.start, run.end)
@@ -236,6 +253,7 @@ class Recovery:
         self._load_topic(topic)
 
     def _replay_delete_topic(self, topic: Topic, body: dict[str, Any]) -> None:
+        self._orphans.note_known(topic.id)
         self._catalog.forget(topic)
         self._backlog.forget(topic)
 

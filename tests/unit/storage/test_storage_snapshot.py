@@ -147,12 +147,8 @@ def test_a_corrupt_one_of_a_run_falls_back_inside_the_run(disk: FakeDisk) -> Non
 
 
 def entries(count: int) -> dict[str, object]:
-    return {
-        "run": 1,
-        "shard": 0,
-        "shards": 1,
-        "topics": [{"id": n, "name": f"t{n}", "x": "x" * 100} for n in range(count)],
-    }
+    topics = [{"id": n, "name": f"t{n}", "x": f"{count:0100d}"} for n in range(count)]
+    return {"run": 1, "shard": 0, "shards": 1, "topics": topics}
 
 
 @pytest.fixture
