@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import xxhash
@@ -26,6 +26,7 @@ from topicd.disk import envelope
 from topicd.disk.fs import TMP_SUFFIX, Fs, read_all, replace_file
 from topicd.errors import FormatError
 from topicd.limits import MIB, SMALL_FILE_MAX
+from topicd.placement import delivery_shard
 
 MAGIC = b"TSNP"
 VERSION = 1
@@ -33,6 +34,27 @@ PART_MAGIC = b"TSNQ"
 IN_PARTS = 2  # version of a snapshot whose topics are in parts
 PART_BYTES = 16 * MIB
 _RUN_SHIFT = 32
+
+
+class Settled(NamedTuple):
+    """Of one of so many shards: topics with ids below this are in its snapshot, or gone."""
+
+    shards: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    below: int
+
+    def covers(self, name: str, topic_id: int) -> bool:
+        return topic_id < self.below and delivery_shard(name, self.shards) == self.index
+
+
+def logs_on_record(bodies: list[dict[str, Any]]) -> dict[int, int]:
+    """How far each log was durable, as the newest run's snapshots say: what earlier runs had may be absorbed since."""
+    newest = max((int(body["run"]) for body in bodies), default=0)
+    logs: dict[int, int] = {}
+    for body in bodies:
+        for shard, lsn in body.get("wal", ()) if int(body["run"]) == newest else ():
+            logs[int(shard)] = max(logs.get(int(shard), 0), int(lsn))
+    return logs
 
 
 def load_snapshot(fs: Fs, path: Path) -> Any:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from topicd import paths
 from topicd._native import core
 from topicd._native.interface import Run
-from topicd.disk.fs import Fs
+from topicd.disk.fs import Fs, is_directory
 
 MAGIC = 0x31475754  # b"TWG1"
 GROUP = struct.Struct(
@@ -143,6 +143,9 @@ class LogReader:
                 break
             if number and file.first_lsn > self.end.lsn:
                 self._note_damage(file, file.first_lsn, "bytes missing before this file")
+            if is_directory(self._fs, file.path):
+                self._note_unknown(file, 1, last=limit_lsn is None)
+                continue
             handle = self._fs.open(file.path)
             try:
                 view = handle.map()
@@ -178,13 +181,17 @@ class LogReader:
         """No group stands at `at` or behind it: the end of the log, or of what can be read of it."""
         if at == 0 and any(view[: GROUP.size]) and not is_ours(view, 0, self._seed):
             # A file gets its name when it is free: zeros, or old groups. This one is neither.
-            self.end.unknown.append(file)
-            if last:
-                self._note_damage(file, file.first_lsn + len(view), "holds no group that can be read")
-                self.end.lsn = file.first_lsn + len(view)
+            self._note_unknown(file, len(view), last=last)
         elif last and self._up_to is not None and self.end.lsn < self._up_to:
             self._note_damage(file, self._up_to, "its writer was further")
             self.end.lsn = self._up_to
+
+    def _note_unknown(self, file: WalFile, size: int, *, last: bool) -> None:
+        self.end.file, self.end.lsn = file, file.first_lsn
+        self.end.unknown.append(file)
+        if last:
+            self._note_damage(file, file.first_lsn + size, "holds no group that can be read")
+            self.end.lsn = file.first_lsn + size
 
     def _neighbours(self, file: WalFile, view: memoryview, at: int, limit: int) -> tuple[list[Group], int]:
         groups = []

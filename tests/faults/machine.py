@@ -100,20 +100,23 @@ class Machine:
         undrained: Machine | None = None,
         power_lost: bool = False,
         clock: ManualClock | None = None,
+        root: Path = ROOT,
+        run: int | None = None,
+        next_id: int | None = None,
         **settings: Any,
     ) -> None:
         self.fs = fs
-        self.data = DataDir(ROOT)
+        self.data = DataDir(root)
         self.clock = clock or (previous.clock if previous else ManualClock())
         self.wal_shards = wal_shards
         self.delivery_shards = delivery_shards
-        self.run = previous.run + 1 if previous else 1
+        self.run = run or (previous.run + 1 if previous else 1)
         self.instance = secrets.token_hex(8)
-        self.next_id = previous.next_id if previous else 1
+        self.next_id = next_id or (previous.next_id if previous else 1)
         # One that died before it drained its own predecessor never served: that one's rings count.
         self._previous = undrained or previous
         self._power_lost = power_lost
-        self.settings = Settings(data_dir=ROOT, run_dir=Path("/run"), **{**SMALL, **settings})
+        self.settings = Settings(data_dir=root, run_dir=Path("/run"), **{**SMALL, **settings})
         self._memory = Memory(self.instance, wal_shards, delivery_shards, self.settings.ring_bytes)
         self.loop = _new_loop()
         self._channels: list[tuple[ControlChannel, socket.socket]] = []

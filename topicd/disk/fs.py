@@ -30,6 +30,7 @@ __all__ = [
     "Fs",
     "RealFile",
     "RealFs",
+    "is_directory",
     "map_file",
     "read_all",
     "replace_file",
@@ -243,6 +244,15 @@ def read_all(fs: Fs, path: Path, limit: int) -> bytes:
         return file.pread(size, 0)
     finally:
         file.close()
+
+
+def is_directory(fs: Fs, path: Path) -> bool:
+    """Where a file should be, somebody may have put a directory."""
+    try:
+        fs.listdir(path)
+    except OSError:
+        return False
+    return fs.exists(path)
 
 
 def map_file(fs: Fs, path: Path) -> memoryview:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from topicd.errors import TopicdError
+from topicd.frames import core
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.topic.contents import Damaged
@@ -15,7 +16,8 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.debris import cut_open_batch
 from topicd.shards.storage.segment.info import Cut
-from topicd.shards.storage.segment.names import DEL
+from topicd.shards.storage.segment.names import DATA, DEL
+from topicd.shards.storage.segment.reindex import believed_runs, reindex
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +69,15 @@ class Holes:
         info = topic.contents.active
         if info is not None and info.count:
             data = self._segments.reader(topic, info).read(info.first_seq, info.last_seq)
-            topic.contents.recent_tags.note(data, 0, len(data))
+            if not core.scan_frames(data, 0, len(data)).problem:
+                topic.contents.recent_tags.note(data, 0, len(data))
+                return
+            view = memoryview(data)
+            for run in believed_runs(view, topic.id):
+                topic.contents.recent_tags.note(data, run.start, run.end)
+            for first, last in reindex(view, info.first_seq, topic.id, info.last_seq).damaged:
+                self._note_damage(f"topic {topic.name}: seqs {first} to {last} of the newest segment cannot be read")
+                topic.contents.note_damaged(first, last, DATA)
 
     def _check_holes(self, topic: Topic, holes: list[Hole], how: str, where: str) -> None:
         """Damage is what nobody removed by the end of the log: files go when their records or their topic did, and

@@ -15,10 +15,11 @@ from topicd.errors import FormatError, TopicdError
 from topicd.model import TopicConfig
 from topicd.placement import delivery_shard, wal_shard
 from topicd.shards.delivery.place import Place
-from topicd.shards.delivery.starting.snapshot_entries import Loaded, Settled
+from topicd.shards.delivery.starting.snapshot_entries import Loaded
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.places import list_segments
+from topicd.shards.storage.snapshot import Settled
 from topicd.shards.storage.topic_label import Label, read_label
 
 _NAMELESS = "recovered."  # and the id

@@ -16,6 +16,7 @@ from typing import Any
 
 from topicd import paths
 from topicd._native.interface import Run
+from topicd.disk.fs import is_directory
 from topicd.errors import FormatError
 from topicd.frames import FrameType, control_body
 from topicd.model import TopicConfig
@@ -35,6 +36,7 @@ from topicd.shards.delivery.storing.topic_state import label_of, topic_of
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.floors import Loss
 from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.storage.quarantine import Quarantine
 from topicd.shards.storage.segment import reindex
 from topicd.shards.storage.segment.load import load_segments
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord
@@ -120,6 +122,10 @@ class Recovery:
     def _load_topic(self, topic: Topic) -> None:
         directory, contents = self._place.data.topic(topic.id), topic.contents
         if not self._place.fs.exists(directory):
+            return
+        if not is_directory(self._place.fs, directory):
+            kept = Quarantine(self._place.fs, self._place.data).move(directory)
+            self._note_damage(f"{directory}: is no directory, moved to {kept}")
             return
         loaded = load_segments(self._place.fs, directory, self._dead.pop(topic.id, None))
         contents.segments = loaded.segments

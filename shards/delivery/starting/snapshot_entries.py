@@ -10,19 +10,8 @@ from typing import Any, NamedTuple
 from topicd import paths
 from topicd.placement import delivery_shard
 from topicd.shards.delivery.place import Place
-from topicd.shards.storage.snapshot import SnapshotStore
+from topicd.shards.storage.snapshot import Settled, SnapshotStore, logs_on_record
 from topicd.shards.storage.topic_entry import TopicEntry
-
-
-class Settled(NamedTuple):
-    """Of one of so many shards: topics with ids below this are in its snapshot, or gone."""
-
-    shards: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
-    below: int
-
-    def covers(self, name: str, topic_id: int) -> bool:
-        return topic_id < self.below and delivery_shard(name, self.shards) == self.index
 
 
 class Loaded(NamedTuple):
@@ -55,13 +44,3 @@ def load_entries(place: Place, note_damage: Callable[[str], None]) -> Loaded:
         settled.append(Settled(shards, index, int(body["settled_below"])))
     mine = [e for e in entries.values() if delivery_shard(e.name, place.delivery_shards) == place.index]
     return Loaded(mine, settled, ids, logs_on_record([body for _, body in found]))
-
-
-def logs_on_record(bodies: list[dict[str, Any]]) -> dict[int, int]:
-    """How far each log was durable, as the newest run's snapshots say: what earlier runs had may be absorbed since."""
-    newest = max((int(body["run"]) for body in bodies), default=0)
-    logs: dict[int, int] = {}
-    for body in bodies:
-        for shard, lsn in body.get("wal", ()) if int(body["run"]) == newest else ():
-            logs[int(shard)] = max(logs.get(int(shard), 0), int(lsn))
-    return logs

@@ -2,8 +2,8 @@
 what is kept is durable before anybody relies on it.
 
 The index is written after the data was synced, so a frame that an entry names was durable once: if it is bad
-now, that is damage. Frames behind the index are believed one by one; from the first bad one on they are cut,
-because the WAL still has them.
+now, that is damage. An index that contradicts frames which can be read is not believed at all. Frames behind the
+index are believed one by one; from the first bad one on they are cut, because the WAL still has them.
 """
 
 from __future__ import annotations
@@ -45,11 +45,22 @@ class ActiveSegment:
         view = resolve(self._dir, self._first).map(self._fs, DATA)
         index = resolve(self._dir, self._first).read_index(self._fs)
         claimed = tiled_entries(index)
+        whole = scan_tail(view, 0, self._first, topic_id_of(self._dir))
+        compared = min(len(whole.entries), claimed * ENTRY_BYTES)
+        if index[:compared] != whole.entries[:compared] and not self._only_ends_torn(index, whole, claimed):
+            # Of another segment, or rotten: what it says of frames that can be read is not so.
+            return _Found(index, 0, 0, 0, whole, len(view))
         believed = entries_within(index, claimed, len(view))
         trusted = max(believed - 1, 0)
         start = entry_at(index, trusted).offset if believed else 0
         tail = scan_tail(view, start, self._first + trusted, topic_id_of(self._dir))
         return _Found(index, claimed, believed, trusted, tail, len(view))
+
+    @staticmethod
+    def _only_ends_torn(index: bytes, whole: ScannedTail, claimed: int) -> bool:
+        """The last entry may be half written: its place is right, its time or flags are not."""
+        before = (claimed - 1) * ENTRY_BYTES
+        return len(whole.entries) >= claimed * ENTRY_BYTES and index[:before] == whole.entries[:before]
 
     @property
     def rewritten(self) -> bool:

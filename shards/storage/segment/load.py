@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from topicd.disk.fs import Fs
+from topicd.disk.fs import Fs, is_directory
 from topicd.limits import MAX_SEQ
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.active import ActiveSegment
@@ -81,7 +81,8 @@ class _Loader:
                 seal = self._seal(first, parts[first])
                 owner = stranger(self._fs, self._dir, first, parts[first], seal, before)
             except IsADirectoryError:
-                continue  # whoever opens it meets the same, and knows what to do
+                self._move_directories(first, parts[first])
+                continue
             if owner is not None:
                 kept = send_home(self._fs, self._dir, first, owner)
                 parts[first].discard(DATA)
@@ -101,15 +102,19 @@ class _Loader:
             return self._open(first, have, following)
         except OSError:
             # Is one of its files a directory? Then it is nothing of ours, and the file is lost.
-            for part in sorted(have):
-                if self._is_directory(first, part):
-                    kept = quarantine_of(self._fs, self._dir).move(self._place(first).file(part))
-                    self._damage(first, part, first, first - 1, f"is a directory, moved to {kept}")
-                    have.discard(part)
-                    if part == DATA:
-                        return self._without_data(first, have, newest=following is None)
-                    return self._open_past_directories(first, have, following)
-            raise
+            if not self._move_directories(first, have):
+                raise
+            if DATA not in have:
+                return self._without_data(first, have, newest=following is None)
+            return self._open(first, have, following)
+
+    def _move_directories(self, first: int, have: set[str]) -> bool:
+        found = [part for part in sorted(have) if is_directory(self._fs, self._place(first).file(part))]
+        for part in found:
+            kept = quarantine_of(self._fs, self._dir).move(self._place(first).file(part))
+            self._damage(first, part, first, first - 1, f"is a directory, moved to {kept}")
+            have.discard(part)
+        return bool(found)
 
     def _seal(self, first: int, have: set[str]) -> Seal | None:
         """Read once: nothing but a seal made here changes it."""
@@ -118,13 +123,6 @@ class _Loader:
         if first not in self._seals:
             self._seals[first] = read_seal(self._fs, self._dir, first)
         return self._seals[first]
-
-    def _is_directory(self, first: int, part: str) -> bool:
-        try:
-            self._fs.listdir(self._place(first).file(part))
-        except OSError:
-            return False
-        return self._fs.exists(self._place(first).file(part))
 
     def _place(self, first: int) -> SegmentPlace:
         return resolve(self._dir, first)
@@ -238,7 +236,7 @@ class _Loader:
             for part in sorted(have & {TAGS, IDX, DEL}):
                 kept = quarantine_of(self._fs, self._dir).move(self._place(first).file(part))
             self._report.cuts.append(Cut(path, first, last, kept, last))
-        elif not any(damage.path == path for damage in self._report.damage):
+        elif not any(d.path == path and d.first_seq <= d.last_seq for d in self._report.damage):
             self._damage(first, DATA, first, last, "the data file is missing")
         return None
 
