@@ -40,11 +40,12 @@ def read_label(fs: Fs, topic_dir: Path) -> Label:
 
 
 def add_label(fs: Fs, topic_dir: Path, label: Label) -> None:
-    """To a directory that has none, as those of earlier versions. Not synced: it is worth something only when much
-    else is lost, and the next sync of the filesystem takes it along."""
+    """To a directory that has none, as those of earlier versions, or one that a loss of power left empty. Not synced:
+    it is worth something only when much else is lost, and the next sync of the filesystem takes it along."""
     path = topic_dir / TOPIC_NAME_FILE
-    if fs.exists(path):
-        return
+    with suppress(FileNotFoundError):
+        if fs.size(path) >= envelope.HEADER_BYTES:
+            return
     with suppress(OSError):  # a full disk, say: the next start tries again
         file = fs.open(path, write=True, create=True)
         try:

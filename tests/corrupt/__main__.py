@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from tests.corrupt.rounds import play
-from tests.corrupt.world import build, check, start
+from tests.corrupt.world import build
 
 
 def main() -> int:
@@ -38,17 +38,6 @@ def main() -> int:
     rounds = args.rounds if args.only is None else 1
     print(f"{rounds} rounds, seed {seed}: {bad} broke a promise; {time.monotonic() - began:.0f} s")
     return 1 if bad else 0
-
-
-def undamaged() -> None:
-    """The template itself is fine."""
-    with tempfile.TemporaryDirectory() as place:
-        template = Path(place) / "template"
-        truth = build(template)
-        found = check(template)
-        assert not isinstance(found, str) and not found.damaged, found
-        outcome = start(template, truth.next_id)
-        assert not outcome.damage and {k: v for k, v in outcome.records.items() if k in truth.records} == truth.records
 
 
 if __name__ == "__main__":

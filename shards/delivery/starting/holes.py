@@ -39,7 +39,7 @@ class Holes:
         """At the end of the log. in_log: seqs that no frame of it has. claims: seqs of direct writes."""
         if claims is not None:
             self._cut_open_batch(topic, claims)
-        between = self.between_segments.pop(topic.id, [])
+        between = self.between_segments.pop(topic.id, []) + _before_all(topic)
         self._check_holes(topic, between, "are in no segment", "missing segment")
         self._check_holes(topic, in_log, "are missing in the WAL", "WAL")
         self._check_cuts(topic, claims or Ranges())
@@ -135,3 +135,11 @@ class Holes:
                 self._note_damage(f"topic {topic.name}: seqs {first} to {last} are neither in segments nor in the WAL")
                 contents.note_damaged(first, last, "WAL")
         seqs.reach(known)
+
+
+def _before_all(topic: Topic) -> list[Hole]:
+    """Seqs in front of the first that is there."""
+    contents = topic.contents
+    blob = contents.tail.first()
+    first = contents.segments[0].first_seq if contents.segments else blob.first_seq if blob is not None else 1
+    return [(1, first - 1)] if first > 1 else []

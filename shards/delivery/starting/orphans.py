@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from topicd import paths
+from topicd.disk.fs import is_directory
 from topicd.errors import FormatError, TopicdError
 from topicd.model import TopicConfig
 from topicd.placement import delivery_shard, wal_shard
@@ -74,12 +75,8 @@ class Orphans:
             directory = place.data.topic(parsed[0])
             try:
                 label = read_label(place.fs, directory)
-            except FileNotFoundError:
-                continue  # as earlier versions made them: see nameless()
-            except (FormatError, OSError) as exc:
-                if place.index == 0:
-                    self._note_damage(f"{directory}: does not say whose it is: {exc}")
-                continue
+            except (FormatError, OSError):
+                continue  # missing, as in earlier versions, torn, or rotten: see nameless()
             mine = delivery_shard(label.name, place.delivery_shards) == place.index
             covered = any(settled.covers(label.name, label.id) for settled in self._settled)
             if label.id == parsed[0] and mine and not covered:
@@ -87,7 +84,7 @@ class Orphans:
         return found
 
     def nameless(self) -> list[str]:
-        """Directories with records that belong to nobody and have no label. One shard asks, at the end of the log."""
+        """Directories with records that belong to nobody known. One shard asks, at the end of the log."""
         place, found = self._place, []
         for name in place.fs.listdir(place.data.topics):
             parsed = paths.parse_topic_dir(name)
@@ -97,13 +94,10 @@ class Orphans:
                 continue  # deleted, and its files have not gone yet
             directory = place.data.topic(parsed[0])
             try:
-                empty = not list_segments(place.fs, directory)
                 read_label(place.fs, directory)
-            except FileNotFoundError:
-                if not empty:
-                    found.append(str(directory))
-            except (FormatError, OSError):
-                continue  # said already
+            except (FormatError, OSError) as exc:
+                if is_directory(place.fs, directory) and list_segments(place.fs, directory):
+                    found.append(f"{directory}: belongs to no topic that is known, and does not say whose it is: {exc}")
         return sorted(found)
 
     def _take(self, label: Label) -> Topic | None:

@@ -96,10 +96,10 @@ class Recovery:
         self._load_segments(progress)
         self._replay(progress, live_ends)
         for topic in self._orphans.adopt_rest():
-            self._load_topic(topic)
+            self._load_adopted(topic)
         if self._place.index == 0:
-            for directory in self._orphans.nameless():
-                self._note_damage(f"{directory}: belongs to no topic that is known, and does not say whose it is")
+            for problem in self._orphans.nameless():
+                self._note_damage(problem)
         topics = list(self._catalog.by_name.values())
         for number, topic in enumerate(topics):
             progress(95 + 5 * number / len(topics), "floors")
@@ -215,8 +215,14 @@ class Recovery:
     def _adopted(self, topic_id: int) -> Topic | None:
         topic = self._orphans.adopt(topic_id)
         if topic is not None:
-            self._load_topic(topic)
+            self._load_adopted(topic)
         return topic
+
+    def _load_adopted(self, topic: Topic) -> None:
+        """What was removed from its front nobody knows any more: it begins with what is there."""
+        self._load_topic(topic)
+        if topic.contents.segments:
+            topic.floors.advance(topic.contents.segments[0].first_seq)
 
     def _replay_change(self, topic: Topic, view: memoryview, run: Run) -> None:
         try:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from topicd import paths
 from topicd._native import core
-from topicd.disk.fs import Fs
+from topicd.disk.fs import Fs, is_directory
 from topicd.limits import MAX_FRAME, MAX_SEQ
 from topicd.paths import DataDir
 from topicd.shards.storage.quarantine import Quarantine
@@ -90,7 +90,7 @@ def bring_back(fs: Fs, topic_dir: Path, first: int, seal: Seal | None) -> bool:
     """A segment without data: is it in quarantine? Then it is back in its place, durably."""
     home = resolve(topic_dir, first).file(DATA)
     kept = quarantine_of(fs, topic_dir).place(home)
-    if not fs.exists(kept):
+    if not fs.exists(kept) or is_directory(fs, kept):
         return False
     if seal is not None and fs.size(kept) != seal.data_bytes:
         return False
