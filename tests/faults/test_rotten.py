@@ -1,5 +1,5 @@
-"""Rotten, lost, exchanged and foreign files, as a start of all shards meets them. What each file may cost by itself is in
-tests/unit/storage; random damage to everything at once is `make corrupt`.
+"""Rotten, lost, exchanged and foreign files, as a start of all shards meets them. What each file may cost by itself is
+in tests/unit/storage; random damage to everything at once is `make corrupt`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,10 @@ class Holes:
         """At the end of the log. in_log: seqs that no frame of it has. claims: seqs of direct writes."""
         if claims is not None:
             self._cut_open_batch(topic, claims)
-        between = self.between_segments.pop(topic.id, []) + _before_all(topic)
+        between = self.between_segments.pop(topic.id, [])
+        if topic.id in self.heads:
+            # Only a snapshot knows which segments were dropped because all their records were deleted.
+            between += _before_all(topic)
         self._check_holes(topic, between, "are in no segment", "missing segment")
         self._check_holes(topic, in_log, "are missing in the WAL", "WAL")
         self._check_cuts(topic, claims or Ranges())
