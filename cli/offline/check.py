@@ -19,7 +19,7 @@ from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import places
 from topicd.shards.storage.segment.names import DATA
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord
-from topicd.shards.storage.topic_entry import TopicEntry
+from topicd.shards.storage.topic_entry import dead_on_record
 from topicd.shards.storage.topic_label import read_label
 from topicd.shards.storage.walfile import LogReader, WalDamage, WalFile, find_end, list_files, lsn_at, missing_part
 
@@ -224,7 +224,7 @@ def _settle_topic(
 
 
 def _dead_on_record(entry: dict[str, Any] | None) -> dict[int, DeadOnRecord]:
-    return (TopicEntry.from_wire(entry).dead or {}) if entry is not None else {}
+    return (dead_on_record(entry) or {}) if entry is not None else {}
 
 
 def _check_label(offline: Offline, topic_id: int, checked: Checked) -> str | None:

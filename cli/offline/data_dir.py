@@ -120,7 +120,7 @@ def read_names(offline: Offline) -> Names:
     names.logs = logs_on_record(bodies)
     for body in bodies:
         shards, index = int(body["shards"]), int(body["shard"])
-        names.settled.append(Settled(shards, index, int(body["settled_below"])))
+        names.settled.append(Settled(shards, index, int(body.get("settled_below", 0))))
         # A later snapshot is the last word on the names of its partition.
         for topic_id, name in list(names.by_id.items()):
             if delivery_shard(name, shards) == index:

@@ -53,7 +53,7 @@ class TopicEntry(NamedTuple):
             lists: dict[str, Any] = {key: [tuple(row) for row in body[key]] for key in _LISTS}
             known = {*_NUMBERS, *_LISTS, "name", "config", "dead"}
             parts = {key: value for key, value in body.items() if key not in known}
-            dead = _dead(body["dead"]) if "dead" in body else None
+            dead = dead_on_record(body)
             return cls(name=str(body["name"]), config=dict(body["config"]), parts=parts, dead=dead, **numbers, **lists)
         except (AttributeError, KeyError, TypeError, ValueError, struct.error) as exc:
             raise FormatError(f"a topic in a snapshot cannot be read: {exc!r}") from None
@@ -63,8 +63,11 @@ class TopicEntry(NamedTuple):
         return [*self.gone, *self.lost, *((first, last) for first, last, _ in self.damaged)]
 
 
-def _dead(rows: Any) -> dict[int, DeadOnRecord]:
+def dead_on_record(body: dict[str, Any]) -> dict[int, DeadOnRecord] | None:
+    """Of a topic's map in a snapshot."""
+    if "dead" not in body:
+        return None
     return {
         int(first): DeadOnRecord(int(count), None if packed is None else Ranges.unpack(packed))
-        for first, count, packed in rows
+        for first, count, packed in body["dead"]
     }
