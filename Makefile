@@ -1,7 +1,7 @@
 # topicd: `make run` starts the daemon on ./var, `make test` proves that it works. Both set everything up first.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: compare run test quick unit lint fmt docs bench bench-deps faults crash corrupt restarts mutants fuzz clean setup
+.PHONY: compare run test quick unit lint fmt docs bench bench-deps faults crash corrupt crash-filechannel restarts mutants fuzz scale clean setup
 
 PYTHON ?= python3
 VENV   := .venv
@@ -13,6 +13,7 @@ CODE   := topicd ipc shards cli tests benchmarks docs
 ROUNDS ?= 100
 SEED   ?=
 COUNT  ?= 100000
+TOPICS ?= 100000
 ONLY   ?=
 PEERS  ?=
 QUICK  ?=
@@ -84,9 +85,19 @@ crash: setup
 corrupt: setup
 	$(BIN)/python -m tests.corrupt --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
+# The file channel: every call crashed and failed, races in full length, writers and readers killed.
+crash-filechannel: setup
+	TOPICD_SWEEP=full $(BIN)/python -m pytest tests/unit/filechannel
+	$(BIN)/python -m tests.crash.filechannel --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.crash.spool --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
 # A producer and a consumer in their own processes, a daemon that is restarted under them.
 restarts: setup
 	$(BIN)/python -m tests.crash.restarts --restarts 20 $(if $(SEED),--seed $(SEED))
+
+# A hundred thousand topics in one shard: created, written, restarted, killed.
+scale: setup
+	$(BIN)/python -m tests.scale --topics $(TOPICS)
 
 # Removes one safeguard at a time and checks that a test notices.
 mutants: setup

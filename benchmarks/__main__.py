@@ -12,12 +12,13 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks import bars, cases, machine, peers, report, synccheck, table
-from benchmarks.model import DISK, OURS
+from benchmarks.model import CHANNEL, DISK, OURS
 from benchmarks.peers.base import Peer
 from benchmarks.rounds import run_cases, say
+from topicd.bench.load import Load
 
 REPO = Path(__file__).resolve().parent.parent
-FOREIGN = tuple(name for name in peers.MODULES if name not in (DISK, OURS))
+FOREIGN = tuple(name for name in peers.MODULES if name not in (DISK, OURS, CHANNEL))
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -61,13 +62,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, work_dir: Path) -> int:
     facts = machine.facts(work_dir)
-    wanted = [DISK, *([] if options.no_ours else [OURS]), *(n for n in FOREIGN if n in options.peers)]
+    wanted = [DISK, *([] if options.no_ours else [OURS, CHANNEL]), *(n for n in FOREIGN if n in options.peers)]
     chosen = cases.select(options.only, options.quick)
     if machine.is_virtual() and not options.quick:
         say("touching memory: a virtual machine gets its pages at the first touch")
         facts["memory"] += f", {machine.touch_memory():.1f} GiB of it touched before the first round"
     with contextlib.ExitStack() as stack:
-        found, skipped = _open(wanted, work_dir, stack)
+        loads = [(case.test, case.load(options.quick)) for case in chosen]
+        found, skipped = _open(wanted, work_dir, stack, loads)
         described, syncs = _describe(found, work_dir)
         rounds = options.rounds or (cases.QUICK_ROUNDS if options.quick else cases.FULL_ROUNDS)
         results = run_cases(chosen, found, quick=options.quick, rounds=rounds)
@@ -83,8 +85,10 @@ def _run(options: argparse.Namespace, work_dir: Path) -> int:
     return 0
 
 
-def _open(names: list[str], work_dir: Path, stack: contextlib.ExitStack) -> tuple[list[Peer], dict[str, str]]:
-    """Start every peer that can run here; the others get a clear line."""
+def _open(
+    names: list[str], work_dir: Path, stack: contextlib.ExitStack, loads: list[tuple[str, Load]]
+) -> tuple[list[Peer], dict[str, str]]:
+    """Start every peer that has something to do and can run here; those that cannot get a clear line."""
     found: list[Peer] = []
     skipped: dict[str, str] = {}
     for name in names:
@@ -93,6 +97,8 @@ def _open(names: list[str], work_dir: Path, stack: contextlib.ExitStack) -> tupl
             reason = kind.missing()
         except ImportError as error:
             reason = f"{name}: {error}"
+        if not reason and not any(kind(work_dir / name).drivers(*load) for load in loads):
+            continue
         if reason:
             skipped[name] = reason
             say(f"{reason}: skipped (make bench-deps)")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from benchmarks.model import DISK, OURS, Results
+from benchmarks.model import CHANNEL, DISK, OURS, Results
 
 
 class Verdict(StrEnum):
@@ -67,7 +67,7 @@ def judge(bar: Bar, results: Results, syncs: Mapping[str, bool | None]) -> Judge
     else:
         peer, reference, who = "", bar.against, "the limit"
     if ours is None or reference is None:
-        absent = OURS if ours is None else who
+        absent = bar.ours.peer if ours is None else who
         return Judgement(bar, Verdict.UNKNOWN, ours, reference, f"no figure of {absent}")
     if bar.durable and syncs.get(OURS) is False:
         return Judgement(bar, Verdict.MISSED, ours, reference, f"{OURS} does not sync")
@@ -151,6 +151,21 @@ def _steady(case: str, what: str, figure: str, *, at_least: bool) -> Bar:
     )
 
 
+def _times(peer: str, work: str, size: int, factor: float) -> Bar:
+    """The file channel one at a time, without syncs, against a library."""
+    case = f"filechannel.{work}.os.{size}"
+    return Bar(
+        "filechannel",
+        f"file channel: {work} {size} B one at a time, against {peer}",
+        Source(CHANNEL, case, "rate"),
+        Source(peer, case, "rate"),
+        factor,
+        at_least=True,
+    )
+
+
+PERSIST = ("persist-file", "persist-sqlite")
+QUEUES = ("litequeue", "diskcache", "sqlite-queue")
 ASYNCIO = "asyncio"
 FUTURES = "asyncio, futures"
 PRODUCER = "producer"
@@ -241,6 +256,29 @@ BARS: tuple[Bar, ...] = (
     ),
     _rate("spark", "Spark reads rows, against spark.read.parquet", "parquet", 0.6, ours=(READ,), theirs=(READ,)),
     _rate("spark", "Spark writes rows, against df.write.parquet", "parquet", 0.5, ours=(WRITE,), theirs=(WRITE,)),
+    *(_times(peer, "send", size, 20.0) for peer in PERSIST for size in (16, 512, 16384)),
+    *(_times(peer, "receive", size, 20.0) for peer in PERSIST for size in (16, 512, 16384)),
+    *(_times(peer, "send", size, 5.0) for peer in QUEUES for size in (16, 512, 16384)),
+    *(_times(peer, "receive", size, 5.0) for peer in QUEUES for size in (16, 512, 16384)),
+    *(
+        Bar(
+            "filechannel",
+            f"file channel: 1,000 of {size} B at a time, MB/s against a bare write loop",
+            Source(CHANNEL, f"filechannel.send_many.os.{size}", "mb_s"),
+            Source(DISK, f"filechannel.send_many.os.{size}", "mb_s"),
+            1 / 3,
+            at_least=True,
+        )
+        for size in (512, 16384)
+    ),
+    Bar(
+        "filechannel",
+        "file channel: send to recv in another process, p50 µs",
+        Source(CHANNEL, "filechannel.wake", "p50"),
+        200.0,
+        1.0,
+        at_least=False,
+    ),
     *(
         _steady(case, f"{case}: {what}", figure, at_least=at_least)
         for case in ("growth", "topics")

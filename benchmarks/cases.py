@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from benchmarks.drivers.filechannel import Work
 from benchmarks.model import MB_S, P50, P99, Case, Figure
 from topicd.bench.load import Load
 
@@ -17,11 +18,11 @@ SIZES = ((100, "100 B"), (1024, "1 KiB"))
 RECORDS_S = Figure("rate", "records/s", True)
 ACKS_S = Figure("rate", "acks/s", True)
 SECONDS = Figure("seconds", "", False)
-TESTS = ("disk", "A", "B", "C", "D", "E", "G", "H", "fanout", "topics", "growth", "mixed", "spark")
+TESTS = ("disk", "A", "B", "C", "D", "E", "G", "H", "fanout", "topics", "growth", "mixed", "spark", "filechannel")
 
 
 def all_cases() -> list[Case]:
-    return [*_disk(), *_appends(), *_consume(), *_push(), *_server(), *_scale(), *_spark()]
+    return [*_disk(), *_appends(), *_consume(), *_push(), *_server(), *_scale(), *_spark(), *_filechannel()]
 
 
 def select(only: Sequence[str], quick: bool) -> list[Case]:
@@ -181,4 +182,40 @@ def _spark() -> Iterator[Case]:
         Load(records=5 * M),
         Load(records=M),
         quick_rounds=2,
+    )
+
+
+MESSAGES_S = Figure("rate", "messages/s", True)
+FILECHANNEL_SIZES = ((16, "16 B"), (512, "512 B"), (16384, "16 KiB"))
+
+
+def _filechannel() -> Iterator[Case]:
+    titles = {
+        Work.SEND: "send one at a time",
+        Work.SEND_MANY: "send 1,000 at a time",
+        Work.RECEIVE: "receive and acknowledge one at a time",
+        Work.RECEIVE_MANY: "receive 1,000 at a time",
+    }
+    for durable, word in ((False, "os"), (True, "fsync")):
+        for work, title in titles.items():
+            for size, label in FILECHANNEL_SIZES:
+                # Everything is received, so it is the number that bounds the time: fewer where each one is synced.
+                records = 200 if durable else 2 * K
+                quick = Load(size, durable, seconds=0.2, records=records // 2, steps=(work,))
+                yield Case(
+                    f"filechannel.{work.name.lower()}.{word}.{size}",
+                    "filechannel",
+                    f"File channel: {title}, {word}, {label}",
+                    (MB_S, MESSAGES_S) if work == Work.SEND_MANY else (MESSAGES_S, MB_S),
+                    Load(size, durable, seconds=0.6, records=records, steps=(work,)),
+                    quick if size != 16384 or work == Work.SEND_MANY else None,
+                    rounds=SECONDARY_ROUNDS,
+                )
+    yield Case(
+        "filechannel.wake",
+        "filechannel",
+        "File channel: from send in one process to recv in another, 100 B",
+        (P50, P99),
+        Load(records=1000, steps=(Work.WAKE,)),
+        Load(records=300, steps=(Work.WAKE,)),
     )

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.model import DISK, OURS, Case, Figure, Results
+from benchmarks.model import CHANNEL, DISK, OURS, Case, Figure, Results
 
-COLOURS = {OURS: "#c0392b", "redis": "#7f8c8d", "nats": "#34495e", "sqlite": "#95a5a6", DISK: "#dfe6e9"}
+COLOURS = {
+    OURS: "#c0392b",
+    CHANNEL: "#c0392b",
+    "redis": "#7f8c8d",
+    "nats": "#34495e",
+    "sqlite": "#95a5a6",
+    DISK: "#dfe6e9",
+}
 WIDTH_IN = 9.0
 ROW_IN = 0.34
 

@@ -11,6 +11,7 @@ from topicd.bench.stats import Spread, spread
 
 OURS = "topicd"
 DISK = "disk"
+CHANNEL = "filechannel"  # ours as well, in its own process
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.bars import Judgement, Source
-from benchmarks.model import OURS, Case, Key, Results
+from benchmarks.model import CHANNEL, OURS, Case, Key, Results
 from benchmarks.report import Run
 from topicd.bench.stats import Spread
 
@@ -46,10 +46,11 @@ def _case_row(case: Case, key: Key, results: Results) -> list[str]:
 
 def _better(case: Case, key: Key, theirs: Spread | None, results: Results) -> str:
     figure = case.headline
-    same = results.spread(Key(case.id, OURS, key.variant), figure.name)
-    best = results.best(case.id, OURS, figure.name, higher=figure.higher_is_better)
+    us = CHANNEL if case.test == CHANNEL else OURS
+    same = results.spread(Key(case.id, us, key.variant), figure.name)
+    best = results.best(case.id, us, figure.name, higher=figure.higher_is_better)
     ours = same or (best[1] if best else None)
-    if theirs is None or ours is None or key.peer == OURS or not theirs.median or not ours.median:
+    if theirs is None or ours is None or key.peer == us or not theirs.median or not ours.median:
         return ""
     ratio = ours.median / theirs.median
     return f"{ratio if figure.higher_is_better else 1 / ratio:.2f} x"

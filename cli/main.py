@@ -36,6 +36,10 @@ VERBS = {
     "segment": Lazy("topicd.cli.offline.segment:segment", "Look into segment files and verify them."),
     "snapshot": Lazy("topicd.cli.offline.snapshot:snapshot", "Look at metadata snapshots."),
     "fsck": Lazy("topicd.cli.offline.fsck:fsck", "Check and repair a data directory, daemon stopped."),
+    "filechannel": Lazy(
+        "topicd.cli.offline.filechannel:filechannel", "Look into embedded file channels, compact them."
+    ),
+    "import": Lazy("topicd.cli.verbs.import_channel:import_channel", "Publish the messages of a file channel."),
     "stages": Lazy("topicd.cli.verbs.stages:stages", "List, finish and drop what writers have staged."),
     "pipeline": Lazy("topicd.cli.verbs.pipeline:pipeline", "Run Spark jobs over topics: archive, restore, audit."),
     "token": Lazy("topicd.cli.offline.token:token", "Make, list and revoke tokens for other machines."),

@@ -17,6 +17,7 @@ only grow; the body index is position % capacity. Each counter has a cache line 
    464  failed_epoch     consumer   counts failures
    512  read_only        consumer   errno while the WAL shard cannot write at all, else 0
    520  waiting_files    consumer   finished files that wait until every producer has absorbed them
+   528  consumer_pid     consumer   the WAL shard that takes what is placed; 0 before it begins and once it has left
    576  body
 """
 
@@ -42,6 +43,7 @@ _FAILED_ERRNO = 456
 _FAILED_EPOCH = 464
 _READ_ONLY = 512
 _WAITING_FILES = 520
+_CONSUMER_PID = 528
 BODY_AT = 576
 
 
@@ -112,6 +114,10 @@ class Ring:
     @property
     def waiting_files(self) -> int:
         return core.load(self._memory, _WAITING_FILES)
+
+    @property
+    def consumer_pid(self) -> int:
+        return core.load(self._memory, _CONSUMER_PID)
 
     @property
     def used(self) -> int:
@@ -187,6 +193,9 @@ class RingConsumer(Ring):
 
     def set_read_only(self, errno: int) -> None:
         core.store(self._memory, _READ_ONLY, errno)
+
+    def set_consumer_pid(self, pid: int) -> None:
+        core.store(self._memory, _CONSUMER_PID, pid)
 
     def set_waiting_files(self, files: int) -> None:
         core.store(self._memory, _WAITING_FILES, files)

@@ -1,5 +1,6 @@
 """Named POSIX shared memory with a header that says what it is. Promise: nobody maps bytes of another kind,
-version, size or instance by mistake. Only the supervisor creates and unlinks; shards attach.
+version, size or instance by mistake, and every page of a region exists before anybody maps it: whoever fills /dev/shm
+later takes nothing from it. Only the supervisor creates and unlinks; shards attach.
 
     0  8s   magic        b"topicd\\0\\0"
     8  u32  version
@@ -58,11 +59,17 @@ class Region:
 
 
 def create(name: str, kind: RegionKind, body_len: int, instance: str) -> Region:
-    """A new zero-filled region; an existing one of that name is an error, never reused."""
+    """A new zero-filled region; an existing one of that name is an error, never reused. OSError if there is no memory
+    for all of it: then it does not exist."""
     size = BODY_AT + body_len
     shm = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
     try:
+        # A hole would be filled at its first touch, or kill whoever touches it.
+        os.posix_fallocate(shm.fd, 0, size)
         memory = mmap.mmap(shm.fd, size)
+    except OSError:
+        unlink(name)
+        raise
     finally:
         shm.close_fd()
     HEADER.pack_into(memory, 0, MAGIC, VERSION, kind, body_len, instance.encode())

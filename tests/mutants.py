@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.unit.filechannel import mutants as filechannel
 from tests.unit.storage import mutants as storage
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -327,6 +328,9 @@ MUTANTS = [
         pytest("tests/faults/test_recovery.py"),
     ),
 ]
+
+# The file channel's stand beside its tests.
+MUTANTS += [Mutant(*mutant, pytest("tests/unit/filechannel")) for mutant in filechannel.MUTANTS]
 
 
 def caught(mutant: Mutant) -> bool:

@@ -90,6 +90,11 @@ def run(process: P, main: Callable[[P], None]) -> None:
         _give_up(process.channel, str(exc))
     except EOFError:
         log.info("supervisor is gone")
+    except OSError as exc:
+        # A full disk or a directory in the place of a file, for example: the next start may find it mended.
+        log.error("process failed", extra={"error": exc})
+        log.debug("where it failed", exc_info=True)
+        sys.exit(1)
     except Exception:
         log.exception("process failed")
         sys.exit(1)

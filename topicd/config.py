@@ -91,7 +91,7 @@ class Settings:
     segment_max_bytes: int = _setting("size", 64 * MIB, "seal a segment at this size", low=4 * KIB, high=1024 * MIB)
     segment_max_age_ms: int = _setting("ms", 3_600_000, "seal a segment at this age", low=100, high=NO_LIMIT)
     map_cache_bytes: int = _setting(
-        "size", 64 * MIB, "mapped segments a delivery shard keeps for reading", low=0, high=NO_LIMIT
+        "size", 16 * MIB, "indexes of sealed segments a delivery shard keeps for reading", low=0, high=NO_LIMIT
     )
     allowed_uids: str = _live(
         "uids", "", "users that may connect, comma-separated; empty: the daemon's own user and root"
@@ -109,7 +109,20 @@ class Settings:
         "count", 0, "port on 127.0.0.1 for Prometheus, beside the socket metrics.sock; 0: none", low=0, high=65_535
     )
     max_topics: int = _live("count", 100_000, "topics in all", low=1, high=NO_LIMIT)
-    max_connections: int = _live("count", 10_000, "connections per delivery shard", low=1, high=1_000_000)
+    max_connections: int = _live(
+        "count",
+        10_000,
+        "connections per delivery shard, of this machine and over TCP so many each",
+        low=1,
+        high=1_000_000,
+    )
+    max_unauthenticated: int = _live(
+        "count",
+        256,
+        "connections over TCP per delivery shard that have not shown a valid token; half of them from one address",
+        low=1,
+        high=1_000_000,
+    )
     max_inflight_bytes: int = _live(
         "size",
         64 * MIB,

@@ -61,6 +61,8 @@ class FrameType(IntEnum):
     RESYNC = 13
     PRODUCER = 14
     DIRECT = 15
+    COMMIT = 16
+    FORGIVEN = 17
 
 
 class FrameFlag(IntFlag):

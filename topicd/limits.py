@@ -10,6 +10,9 @@ MIB = 1024 * KIB
 TOPIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 TOPIC_NAME_RULE = "1 to 255 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"
 INTERNAL = "topicd."  # names that begin so are topicd's own
+STAGES = f"{INTERNAL}stage."  # what writers have staged
+COMMITS = f"{INTERNAL}commits."  # what was decided about it
+STAGE_KEY_DIGITS = 24  # behind either: hex digits that stand for a query
 
 MAX_DATA_AND_META = 1 * MIB
 MAX_TAG = 256
@@ -46,6 +49,7 @@ LIST_PAGE_MAX = 1_000
 SUBSCRIPTION_TOPICS_MAX = 256
 SEGMENTS_MAX = 64  # handed out as descriptors in one answer
 PATTERN_MAX = 255  # characters: as long as a topic name
+COMMIT_HOLD_MS_MAX = 3_600_000  # room for a commit is held so long at most
 LASTING = 0xFFFF << 48  # producer ids from here on are remembered until they are released
 IDEMPOTENCY_KEY_MAX = 256
 

@@ -62,7 +62,7 @@ DELIVERY = {
     "ring_backlog_bytes": Metric("ring_backlog_bytes", "gauge", "appends that wait for room in a ring"),
     "tail_bytes": Metric("tail_bytes", "gauge", "records not in segments yet"),
     "stored_bytes": Metric("stored_bytes", "gauge", "records in segments"),
-    "mapped_bytes": Metric("mapped_bytes", "gauge", "segments mapped for reading"),
+    "mapped_bytes": Metric("mapped_bytes", "gauge", "indexes and tag tables of sealed segments, kept for reading"),
     "checkpoints": Metric("checkpoints_total", "counter", "checkpoints done"),
     "checkpoint_failures": Metric("checkpoint_failures_total", "counter", "checkpoints that failed"),
     "snapshots": Metric("snapshots_total", "counter", "metadata snapshots written"),

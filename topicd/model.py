@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from topicd.errors import Conflict, InvalidRequest
-from topicd.limits import INTERNAL, MAX_SEQ, MAX_TAG, TOPIC_NAME, TOPIC_NAME_RULE
+from topicd.limits import COMMITS, INTERNAL, MAX_SEQ, MAX_TAG, STAGES, TOPIC_NAME, TOPIC_NAME_RULE
 
 
 class Durability(StrEnum):
@@ -35,6 +35,11 @@ def check_topic_name(name: Any) -> str:
 def is_internal(name: str) -> bool:
     """Names of topics that topicd keeps for itself: hidden from lists, and made only by who asks for just that."""
     return name.startswith(INTERNAL)
+
+
+def is_staged(name: str) -> bool:
+    """Of these, what writers have staged and what was decided about it."""
+    return name.startswith((STAGES, COMMITS))
 
 
 def _rule(low: int, high: int) -> dict[str, Any]:
@@ -74,8 +79,17 @@ class TopicConfig:
 
     @classmethod
     def from_stored(cls, given: Any) -> TopicConfig:
-        """As to_fields() gave it, perhaps to a version that took more."""
-        return replace(cls(), **_checked(given))
+        """As to_fields() gave it, perhaps to a version that took more. Topics that are configured alike share one."""
+        try:
+            key = (*given.items(), *map(type, given.values()))  # True is 1 to a dictionary
+            known = _STORED.get(key)
+        except (AttributeError, TypeError):
+            return replace(cls(), **_checked(given))
+        if known is None:
+            if len(_STORED) >= _STORED_MAX:
+                _STORED.clear()
+            known = _STORED[key] = replace(cls(), **_checked(given))
+        return known
 
     def updated(self, given: Any) -> TopicConfig:
         """This configuration with the given fields changed; `type` may be repeated but not changed."""
@@ -85,8 +99,12 @@ class TopicConfig:
         return replace(self, **_effective({name: value for name, value in changes.items() if name != "type"}))
 
     def to_fields(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in _NAMES}
 
+
+_NAMES = tuple(f.name for f in fields(TopicConfig))
+_STORED_MAX = 1_024
+_STORED: dict[tuple[Any, ...], TopicConfig] = {}  # configurations that were loaded, by what they came from
 
 # Fields whose values nothing acts on yet. Taking them would promise something.
 WITHOUT_EFFECT = frozenset(

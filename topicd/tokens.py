@@ -6,9 +6,12 @@ The file is TOML, one table per token:
     [[token]]
     name = "spark"
     sha256 = "<64 hex digits>"
-    scopes = ["read", "write"]
+    scopes = ["read", "consume", "write"]
     prefixes = ["orders.", "events."]     # optional; none: every topic
     expires = 2027-01-01T00:00:00Z        # optional
+
+Scopes: read (records, states, lists), consume (open, acknowledge, reset and remove named consumers: where a topic keeps
+what is not acknowledged, that deletes), write, delete, admin (everything).
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicd.errors import Forbidden, FormatError, Unauthorized
-from topicd.model import is_internal
+from topicd.limits import COMMITS, STAGE_KEY_DIGITS, STAGES
+from topicd.model import is_internal, is_staged
 
-SCOPES = ("read", "write", "delete", "admin")
+SCOPES = ("read", "consume", "write", "delete", "admin", "stage")
 _FIELDS = {"name", "sha256", "scopes", "prefixes", "expires"}
 
 
@@ -32,18 +36,41 @@ class Rights(NamedTuple):
     prefixes: tuple[str, ...] = ()
 
     def require(self, scope: str, topic: str | None = None) -> None:
-        # Stages are made, read and deleted by whoever writes.
+        if topic is not None and is_staged(topic):
+            self._require_stage(topic)
+            return
+        # Journals of topicd's own are kept by whoever writes.
         wanted = {scope, "admin", "write"} if topic is not None and is_internal(topic) else {scope, "admin"}
         if self.scopes.isdisjoint(wanted):
             raise Forbidden(f"token {self.name!r} has no {scope} right", token=self.name, scope=scope)
         if topic is not None and not self.allows(topic):
             raise Forbidden(f"token {self.name!r} may not touch topic {topic!r}", token=self.name, topic=topic)
 
+    def _require_stage(self, topic: str) -> None:
+        """A job does with its stages what it wants, whatever its prefixes: it knows their names, and is not shown those
+        of others (see lists)."""
+        if "stage" in self.scopes:
+            return
+        if "admin" not in self.scopes:
+            raise Forbidden(f"token {self.name!r} has no stage right", token=self.name, scope="stage")
+        if not self.allows(topic):
+            raise Forbidden(f"token {self.name!r} may not touch topic {topic!r}", token=self.name, topic=topic)
+
+    def lists(self, topic: str, prefix: str) -> bool:
+        """Is it shown to somebody who asks for names with this beginning? Stages, to a job that may stage and no more,
+        only if it knows whose they are."""
+        if not is_staged(topic) or "admin" in self.scopes:
+            return self.allows(topic)
+        own = STAGES if topic.startswith(STAGES) else COMMITS
+        return "stage" in self.scopes and len(prefix) >= len(own) + STAGE_KEY_DIGITS
+
     def require_any(self, scopes: tuple[str, ...], topic: str) -> None:
         """For a request that any of these rights allows."""
         self.require(next((scope for scope in scopes if scope in self.scopes), scopes[0]), topic)
 
     def allows(self, topic: str) -> bool:
+        if is_staged(topic) and "admin" not in self.scopes:
+            return False
         return not self.prefixes or topic.startswith(self.prefixes)
 
 

@@ -10,10 +10,16 @@ from benchmarks.peers.base import Peer
 MODULES = {
     "disk": ("benchmarks.peers.disk", "Disk"),
     "topicd": ("benchmarks.peers.topicd", "Topicd"),
+    "filechannel": ("benchmarks.peers.queues", "Channel"),
     "redis": ("benchmarks.peers.redis", "Redis"),
     "nats": ("benchmarks.peers.nats", "Nats"),
     "sqlite": ("benchmarks.peers.sqlite", "Sqlite"),
     "parquet": ("benchmarks.peers.parquet", "Parquet"),
+    "persist-file": ("benchmarks.peers.queues", "PersistFile"),
+    "persist-sqlite": ("benchmarks.peers.queues", "PersistSqlite"),
+    "litequeue": ("benchmarks.peers.queues", "Lite"),
+    "diskcache": ("benchmarks.peers.queues", "Diskcache"),
+    "sqlite-queue": ("benchmarks.peers.queues", "PlainSqlite"),
 }
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from benchmarks import disk
 from benchmarks.disk import KIB, MIB
+from benchmarks.drivers import filechannel
 from benchmarks.peers.base import Address, Driver, Peer
 from topicd.bench.load import Figures, Load
 
@@ -32,6 +33,8 @@ class Disk(Peer):
             wanted = SMALL
         elif test == "C" and load.durable:
             wanted = STREAM[1:]
+        if test == filechannel.TEST and load.steps[0] == filechannel.Work.SEND_MANY and not load.durable:
+            return {filechannel.WRITE_LOOP: filechannel.write_loop}
         return {name: partial(_limit, limit, block) for name, limit, block in wanted}
 
     def facts(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from topicd import paths
 from topicd.cli.offline.data_dir import Names, Offline, read_names, scan_past
 from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, check_record, check_segment
 from topicd.disk import envelope, identity
-from topicd.disk.fs import TMP_SUFFIX, Fs, is_directory
+from topicd.disk.fs import TMP_SUFFIX, Fs
 from topicd.errors import FormatError, TopicdError
 from topicd.shards.storage import snapshot
 from topicd.shards.storage.ranges import Ranges
@@ -130,8 +130,10 @@ def _check_identity(offline: Offline, checked: Checked) -> None:
     except FileNotFoundError:
         if offline.topic_ids() or offline.wal_shards():
             checked.findings.append(Finding(DAMAGE, path, "is missing although there is data"))
-    except (FormatError, OSError) as exc:
-        checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc}"))
+    except FormatError as exc:
+        checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.message}"))
+    except OSError as exc:
+        checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.strerror}"))
 
 
 def _check_snapshots(offline: Offline, checked: Checked) -> None:
@@ -146,9 +148,8 @@ def _check_snapshots(offline: Offline, checked: Checked) -> None:
                 if exc.detail.get("what") != "version":
                     checked.bad_snapshots.append(path)
             except OSError as exc:
-                checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc}"))
-                if is_directory(offline.fs, path):
-                    checked.bad_snapshots.append(path)
+                checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.strerror}"))
+                checked.bad_snapshots.append(path)
 
 
 def check_wal(
@@ -176,6 +177,10 @@ def check_wal(
     for damage in report.damage:
         what = f"{damage.what}, LSN {damage.first_lsn} to {damage.last_lsn}"
         findings.append(Finding(DAMAGE, damage.path, what))
+    for file, part in reader.end.bad_sectors:
+        known = file.first_lsn + part.start < end.lsn
+        what = str(part) if known else f"{part}; nothing of the log is known to lie there"
+        findings.append(Finding(DAMAGE if known else NOTE, file.path, what))
     if end.torn and end.file is not None:
         findings.append(Finding(NOTE, end.file.path, f"torn tail behind LSN {end.lsn}; the next start cuts it"))
     return report

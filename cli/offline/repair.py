@@ -86,7 +86,7 @@ def _clear(report: SegmentReport, quarantine: Quarantine, parts: set[str]) -> No
     for part in sorted(report.parts & parts):
         quarantine.move(report.file(part))
         report.parts.discard(part)
-    for part in parts:
+    for part in (DATA, IDX, TAGS, DEL):
         _say(report.findings, report.file(part), "what is left of the segment is in quarantine")
 
 
@@ -126,7 +126,7 @@ def _unreadable(report: SegmentReport, offline: Offline) -> list[tuple[int, int]
     """What the rebuilt index will call damaged: a torn end counts when records were promised there."""
     if not report.rebuild or DATA not in report.parts:
         return report.unreadable
-    view = report.place.map(offline.fs, DATA)
+    view = report.place.load(offline.fs, DATA).view
     rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), _end(report))
     return unreadable_parts(rebuilt, report.first_seq)
 
@@ -137,7 +137,7 @@ def _end(report: SegmentReport) -> int:
 
 def _rebuild(report: SegmentReport, offline: Offline, quarantine: Quarantine) -> None:
     """Index and seal from the data. Frames that can be believed stay; the others are marked damaged."""
-    view = report.place.map(offline.fs, DATA)
+    view = report.place.load(offline.fs, DATA).view
     if not any(believed_runs(view, topic_id_of(report.directory))):
         if not report.newest:
             _clear(report, quarantine, {DATA, TAGS, IDX, DEL})

@@ -75,7 +75,9 @@ def stored_records(
             damage.append(f"{resolve(directory, first).file(DATA)} is missing")
             continue
         dead = _dead(offline, directory, first) if DEL in parts else Ranges()
-        view = resolve(directory, first).map(offline.fs, DATA)
+        content = resolve(directory, first).load(offline.fs, DATA)
+        damage += [f"{resolve(directory, first).file(DATA)}: {part}" for part in content.bad]
+        view = content.view
         rebuilt = reindex(view, first, topic_id_of(directory), None)
         for a, b in rebuilt.damaged:
             damage.append(f"{resolve(directory, first).file(DATA)}: records {a} to {b} cannot be read")
@@ -97,11 +99,7 @@ def _decoded(view: memoryview, entries: bytes, first: int, bad: Ranges) -> Itera
 
 
 def _dead(offline: Offline, directory: Path, first: int) -> Ranges:
-    file = resolve(directory, first).open(offline.fs, DEL)
-    try:
-        return parse_marks(file.pread(file.size(), 0), first).ranges
-    finally:
-        file.close()
+    return parse_marks(bytes(resolve(directory, first).load(offline.fs, DEL).view), first).ranges
 
 
 def _text(line: dict[str, Any]) -> str:

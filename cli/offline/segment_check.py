@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from topicd.disk.fs import Fs, is_directory
+from topicd.disk.loading import Content
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.frames import core
 from topicd.limits import MAX_SEQ
@@ -103,7 +104,9 @@ def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], followin
         _without_data(fs, report)
         return report
     index = report.place.read_index(fs)
-    view = report.place.map(fs, DATA)
+    view = _check_sectors(fs, report, DATA).view
+    for part in sorted(parts & {IDX, TAGS}):
+        _check_sectors(fs, report, part)
     report.data_bytes = len(view)
     report.seal = _read_seal(fs, report) if TAGS in parts else None
     if report.foreign:
@@ -148,6 +151,14 @@ def check_record(fs: Fs, report: SegmentReport, record: DeadOnRecord | None) -> 
     if unknown:
         what = f"{unknown} deleted records cannot be told from the others: their marks are gone"
         report.note(DAMAGE, DEL, what, report.first_seq, report.last_seq)
+
+
+def _check_sectors(fs: Fs, report: SegmentReport, part: str) -> Content:
+    """Bytes that the disk does not give; which records they cost is found by reading on without them."""
+    content = report.place.load(fs, part)
+    for bad in content.bad:
+        report.note(DAMAGE, part, str(bad))
+    return content
 
 
 def _check_sealed(fs: Fs, report: SegmentReport, seal: Seal, index: bytes, view: memoryview) -> None:
@@ -233,12 +244,13 @@ def _read_seal(fs: Fs, report: SegmentReport) -> Seal | None:
 
 
 def _check_marks(fs: Fs, report: SegmentReport) -> None:
-    file = fs.open(report.file(DEL))
-    try:
-        marks = parse_marks(file.pread(file.size(), 0), report.first_seq)
-    finally:
-        file.close()
+    content = _check_sectors(fs, report, DEL)
+    marks = parse_marks(bytes(content.view), report.first_seq)
     report.marks = marks.ranges
+    if content.bad:
+        report.note(DAMAGE, DEL, "deletion marks cannot be read; what they deleted may come back")
+        report.bad_marks = True
+        return
     if marks.bad:
         report.note(DAMAGE, DEL, f"{marks.bad} deletion marks cannot be read; what they deleted may come back")
         report.bad_marks = True

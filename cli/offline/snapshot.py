@@ -123,6 +123,8 @@ def describe(offline: Offline, shard: int, number: int) -> dict[str, Any]:
         body = _load(offline, shard, number)
     except FormatError as exc:
         return {**row, "problem": exc.message}
+    except OSError as exc:
+        return {**row, "problem": f"cannot be read: {exc.strerror}"}
     return {**row, "run": body["run"], "shards": body["shards"], "topics": len(body["topics"])}
 
 

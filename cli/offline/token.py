@@ -46,7 +46,7 @@ class Moment(click.ParamType[datetime]):
     online=False,
     examples="""
     topicctl token create spark --scope read --file /etc/topicd/tokens.toml
-    topicctl token create shop --scope read --scope write --prefix orders. --expires 2027-01-01
+    topicctl token create shop --scope read --scope consume --prefix orders. --expires 2027-01-01
     """,
 )
 @click.argument("name")

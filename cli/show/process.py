@@ -13,17 +13,24 @@ def note(process: dict[str, Any]) -> str:
         found.append(f"{process['percent']:.0f}% {process['what']}".strip())
     elif process["what"]:
         found.append(str(process["what"]))
+    found += troubles(stats)
+    if stats.get("failures"):
+        found.append(f"{stats['failures']} write failures")
+    if stats.get("checkpoint_failures"):
+        found.append(f"{stats['checkpoint_failures']} checkpoint failures")
+    return "; ".join(found)
+
+
+def troubles(stats: dict[str, Any]) -> list[str]:
+    """What is wrong with a process that serves all the same."""
+    found = []
     if stats.get("read_only"):
         found.append("read-only after a disk failure")
     if stats.get("damage"):
         found.append(f"{stats['damage']} damaged places, run fsck")
     if stats.get("snapshot_failing"):
         found.append("snapshots fail, the WAL keeps growing; the log of the process says why")
-    if stats.get("failures"):
-        found.append(f"{stats['failures']} write failures")
-    if stats.get("checkpoint_failures"):
-        found.append(f"{stats['checkpoint_failures']} checkpoint failures")
-    return "; ".join(found)
+    return found
 
 
 def fullest_ring(stats: dict[str, Any]) -> float:

@@ -151,7 +151,8 @@ def restore(
 @click.option("--to", type=_DIRECTORY, metavar="DIR", help="Write Parquet here.")
 @click.option("--to-topic", metavar="TOPIC", help="Write JSON records there.")
 @click.option("--stream", type=click.Choice(["available", "continuous"]), help="Go on where the last run ended.")
-@click.option("--checkpoint", type=_DIRECTORY, metavar="DIR", help="Where a stream remembers that [in --to].")
+@click.option("--checkpoint", type=_DIRECTORY, metavar="DIR", help="With --to-topic: where it remembers that.")
+@click.option("--acknowledge-gaps", metavar="JSON", help="Go on without records that are gone, as the error says it.")
 @spark_options
 @pass_app
 def rollup(
@@ -164,13 +165,16 @@ def rollup(
     to_topic: str | None,
     stream: str | None,
     checkpoint: Path | None,
+    acknowledge_gaps: str | None,
     master: str | None,
     dry_run: bool,
 ) -> int:
     """Count records, bytes, rates, gaps and latencies per window of time."""
     from topicd.spark.pipelines import rollup as job
 
-    options = job.Options(_place(app), topics, window, by, latency, to, to_topic, stream, checkpoint, dry_run)
+    options = job.Options(
+        _place(app), topics, window, by, latency, to, to_topic, stream, checkpoint, dry_run, acknowledge_gaps
+    )
     return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
 
 

@@ -16,9 +16,10 @@ from topicd.cli.show.render import Column
 from topicd.clock import SystemClock
 
 if TYPE_CHECKING:
+    from topicd.client.staging.stages import Abandoned
     from topicd.client.staging.sweep import StageInfo, Unfinished
 
-stages = Group("stages", help="List, finish and drop what writers have staged.", no_args_is_help=True)
+stages = Group("stages", help="List, finish, abandon and drop what writers have staged.", no_args_is_help=True)
 
 DEFAULT_AGE = "24h"
 _STAGES = [
@@ -36,6 +37,16 @@ _UNFINISHED = [
     Column("batch", right=True),
     Column("stages", right=True),
     Column("records", right=True),
+]
+
+_FINISHED = [*_UNFINISHED, Column("outcome", shrink=True)]
+_ABANDONED = [
+    Column("topic", shrink=True),
+    Column("batch", right=True),
+    Column("records", right=True),
+    Column("published", right=True),
+    Column("taken back", right=True),
+    Column("left in place", shrink=True),
 ]
 
 
@@ -70,17 +81,58 @@ def list_all(app: App) -> None:
 @click.argument("query", required=False)
 @pass_app
 def finish(app: App, query: str | None) -> None:
-    """Publish what was decided and left half-way, of QUERY (its name or key) or of all. Nothing is stored twice."""
+    """Publish what was decided and left half-way, of QUERY (its name or key) or of all. Nothing is stored twice.
+
+    What cannot be published is reported and does not keep the others from it; the exit code is 1 then.
+    """
     from topicd.client.staging import sweep
 
     with app.connect() as client:
         done = sweep.finish(client, query)
     if app.json:
-        app.out.document([asdict(one) for one in done])
+        app.out.document([{**asdict(one.commit), "error": one.error} for one in done])
     elif not done:
         app.out.text("nothing is unfinished")
     else:
-        app.out.table(_UNFINISHED, [_left_row(one) for one in done])
+        app.out.table(_FINISHED, [(*_left_row(one.commit), one.error or "published") for one in done])
+    if refused := sum(one.error is not None for one in done):
+        hint = "mend what they say and finish again, or give one up with `topicctl stages abandon`"
+        raise CliError(f"{refused} of {len(done)} commits are still unfinished", Exit.FAILED, hint)
+
+
+@stages.verb(
+    "abandon",
+    examples="""
+    topicctl stages abandon 3fa2b6c09d11e5a47c80f2d9           # as if it had never been decided
+    topicctl stages abandon 3fa2b6c09d11e5a47c80f2d9 --keep    # what was published stays
+    """,
+)
+@click.argument("query")
+@click.option("--keep", is_flag=True, help="Leave what was published; the rest of the batch is given up.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_app
+def abandon(app: App, query: str, keep: bool, yes: bool) -> None:
+    """Give up what QUERY (its name or key) has decided and not published to its end.
+
+    What was published of it is deleted again, and a stream decides the batch anew when it is started; with --keep it
+    stays, the batch is over, and the rest of its records is gone. The daemon logs it.
+    """
+    from topicd.client.staging import sweep
+
+    with app.connect() as client:
+        left = [one for one in sweep.unfinished(client) if query in (one.key, one.query)]
+        if not left:
+            raise CliError(
+                f"{query!r} has no unfinished commit", Exit.NOT_FOUND, "`topicctl stages list` shows what there is"
+            )
+        what = "keep what was published" if keep else "delete what was published"
+        records = sum(one.records for one in left)
+        confirm(f"give up {len(left)} commits with {count(records)} records, and {what}?", yes)
+        parts = sweep.abandon(client, query, take_back=not keep)
+    if app.json:
+        app.out.document([part._asdict() for part in parts])
+    else:
+        app.out.table(_ABANDONED, [_abandoned_row(part) for part in parts])
 
 
 @stages.verb(
@@ -133,3 +185,9 @@ def _row(one: StageInfo) -> tuple[str, ...]:
 
 def _left_row(one: Unfinished) -> tuple[str, ...]:
     return one.query, one.key, str(one.batch), str(one.stages), count(one.records)
+
+
+def _abandoned_row(part: Abandoned) -> tuple[str, ...]:
+    stays = ", ".join(f"{first}-{last}" for first, last in part.seqs) if part.published > part.taken_back else "nothing"
+    numbers = (part.batch, part.records, part.published, part.taken_back)
+    return part.topic, *(count(number) for number in numbers), stays

@@ -7,7 +7,7 @@ from typing import Any
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import Exit
 from topicd.cli.show.human import count, duration, size
-from topicd.cli.show.process import note
+from topicd.cli.show.process import note, troubles
 from topicd.cli.show.render import Column
 
 
@@ -20,7 +20,10 @@ from topicd.cli.show.render import Column
 )
 @pass_app
 def status(app: App) -> int:
-    """Show how the daemon and its processes are. Exit code 1 unless all of it serves and snapshots succeed."""
+    """Show how the daemon and its processes are.
+
+    Exit code 1 unless all of it serves, takes writes, has found no damage, and snapshots succeed.
+    """
     with app.connect() as client:
         found = client.status()
     if app.json:
@@ -46,9 +49,10 @@ COLUMNS = [
 
 
 def healthy(status: dict[str, Any]) -> bool:
-    stats = [process.get("stats") or {} for process in status["processes"]]
-    serving = status.get("state") == "serving" and all(p["state"] == "serving" for p in status["processes"])
-    return serving and not any(page.get("snapshot_failing") for page in stats)
+    """All of it serves, takes writes, has found no damage, and snapshots succeed."""
+    if status.get("state") != "serving":
+        return False
+    return all(p["state"] == "serving" and not troubles(p.get("stats") or {}) for p in status["processes"])
 
 
 def headline(status: dict[str, Any]) -> list[tuple[str, str]]:

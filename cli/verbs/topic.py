@@ -16,6 +16,7 @@ from topicd.cli.show.human import count, local_time, size
 from topicd.cli.show.render import Column
 from topicd.cli.topic_names import complete_topics, known_topic
 from topicd.errors import TopicNotFound
+from topicd.limits import MAX_SEQ
 from topicd.model import TopicConfig
 from topicd.values import parse as parse_value
 
@@ -77,6 +78,8 @@ def show(app: App, name: str) -> None:
             ("bytes", size(state.bytes)),
             ("seqs", f"{state.earliest_seq} to {state.head_seq}" if state.count else f"none, next is {state.next_seq}"),
             ("evicted below", str(state.evict_floor)),
+            *([("half a commit", f"above {state.settled_seq}")] if state.open_commits else []),
+            *([("power loss", ", ".join(f"{first} to {last}" for first, last in state.lost))] if state.lost else []),
             ("last write", local_time(state.last_write_ts)),
             ("last read", local_time(state.last_read_ts)),
             ("priority", f"{state.effective_priority:g}"),
@@ -130,6 +133,33 @@ def config(app: App, name: str, settings: tuple[str, ...]) -> None:
         if given:
             found = client.configure(name, **given)
     _configured(app, name, found, created=False)
+
+
+@topic.verb("forgive", examples="topicctl topic forgive orders --gap 1025-2048")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.option("--gap", metavar="FIRST-LAST", required=True, help="Seqs, as the reader was told them, or `all`.")
+@pass_app
+def forgive(app: App, name: str, gap: str) -> None:
+    """Let readers go on behind what a loss of power may have taken of TOPIC.
+
+    They are told of it until then, and those that must not miss anything stop there. `topicctl topic show` lists it.
+    """
+    first, last = _parse_gap(gap)
+    with app.connect() as client, known_topic(client, name):
+        forgiven = client.forgive(name, first, last)
+    if app.json:
+        app.out.document({"topic": name, "forgiven": forgiven})
+    else:
+        app.out.text(f"forgiven: seqs {', '.join(f'{a} to {b}' for a, b in forgiven)} of {name}")
+
+
+def _parse_gap(text: str) -> tuple[int, int]:
+    if text == "all":
+        return 1, MAX_SEQ
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal()) or not 1 <= int(first) <= int(last or first) <= MAX_SEQ:
+        raise click.BadParameter(f"{text!r} is not FIRST-LAST, one seq or all", param_hint="--gap")
+    return int(first), int(last or first)
 
 
 @topic.verb("delete", examples="topicctl topic delete orders --yes")

@@ -30,6 +30,7 @@ class Wanted(NamedTuple):
     start: tuple[str, int]
     match: TagMatch | None
     nodes: tuple[bytes, ...]
+    committed: bool = False  # nothing of a commit before all of it is there
 
 
 class Pushed(NamedTuple):
@@ -123,6 +124,7 @@ class Following:
             credit=self._window,
             match=self._wanted.match,
             nodes=self._wanted.nodes,
+            committed=self._wanted.committed,
             **others,
         )
 

@@ -44,11 +44,15 @@ class Op(IntEnum):
     STATE = 0x12
     LIST = 0x13
     DELETE_TOPIC = 0x14
+    FORGIVE_GAP = 0x15
     APPEND = wire.OP_APPEND
     FETCH = wire.OP_FETCH
     DELETE_RECORDS = 0x22
     PRODUCER = 0x23
     RELEASE_PRODUCER = 0x24
+    OPEN_COMMIT = 0x25
+    CLOSE_COMMIT = 0x26
+    ABANDON_COMMIT = 0x27
     SUBSCRIBE = 0x30
     UNSUBSCRIBE = 0x31
     CREDIT = wire.OP_CREDIT
@@ -146,7 +150,8 @@ class TopicState(
     op=Op.STATE,
     right="read",
     answer="topic, topic_id, head_seq, earliest_seq, next_seq, evict_floor, count, bytes, last_write_ts, last_read_ts, "
-    "effective_priority, config, segments, stored_seq",
+    "effective_priority, config, segments, stored_seq, settled_seq (up to there nothing belongs to an open commit), "
+    "open_commits (of which something is published), lost [[first, last]] (see FORGIVE_GAP; the first 64)",
 ):
     topic: str = topic_name()
     touch: bool = flag(default=True, help="counts as a read")
@@ -169,6 +174,14 @@ class ListTopics(
 class DeleteTopic(Request, op=Op.DELETE_TOPIC, right="delete", changes=True, answer="topic_id"):
     topic: str = topic_name()
     if_empty: bool = flag(default=False)
+
+
+class ForgiveGap(Request, op=Op.FORGIVE_GAP, right="admin", changes=True, answer="topic_id, forgiven [[first, last]]"):
+    """What a loss of power may have taken, and somebody knows of, is told to no reader any more."""
+
+    topic: str = topic_name()
+    first_seq: int = number(1, MAX_SEQ)
+    last_seq: int = number(1, MAX_SEQ)
 
 
 # ---- records ----
@@ -195,6 +208,7 @@ class FetchFilter(Message):
     nodes: tuple[bytes, ...] = nodes(help="never to be received")
     from_ts: int | None = number(0, MAX_SEQ, default=None, help="ms; overrides from_seq")
     epoch: int | None = number(0, MAX_U64, default=None, help="topic id that the cursor belongs to")
+    committed: bool = flag(default=False, help="nothing of a commit before it is closed")
 
 
 class ProducerState(
@@ -212,6 +226,49 @@ class ReleaseProducer(Request, op=Op.RELEASE_PRODUCER, right="write", answer="to
 
     topic: str = topic_name()
     producer_id: int = number(1, MAX_U64)
+
+
+# ---- commits ----
+
+
+class OpenCommit(
+    Request,
+    op=Op.OPEN_COMMIT,
+    right="write",
+    changes=True,
+    answer="topic_id, expected (see PRODUCER), first_no, max_records, max_bytes (of one batch), max_inflight_bytes",
+):
+    """Hold room for what this producer is about to publish; again: for the rest of it. topic_full: there is none."""
+
+    topic: str = topic_name()
+    producer_id: int = number(1, MAX_U64)
+    first_no: int = number(0, MAX_SEQ, default=0, help="number of its first batch; 0: the one that is expected")
+    records: int = number(0, MAX_SEQ)
+    bytes: int = number(0, MAX_SEQ, help="without framing")
+    hold_ms: int = number(1, limits.COMMIT_HOLD_MS_MAX, help="how long, from the last batch on")
+
+
+class CloseCommit(Request, op=Op.CLOSE_COMMIT, right="write", changes=True, answer="topic_id, records"):
+    """All of it is published, or nothing will be."""
+
+    topic: str = topic_name()
+    producer_id: int = number(1, MAX_U64)
+    first_no: int = number(1, MAX_SEQ)
+
+
+class AbandonCommit(
+    Request,
+    op=Op.ABANDON_COMMIT,
+    right="delete",
+    changes=True,
+    answer="topic_id, records (that were published), seqs [[first, last]], deleted",
+):
+    """Nothing more is taken for it; its producer goes on behind a number that nobody has used."""
+
+    topic: str = topic_name()
+    producer_id: int = number(1, MAX_U64)
+    first_no: int = number(1, MAX_SEQ)
+    take_back: bool = flag(default=True, help="delete what was published of it")
 
 
 # ---- subscriptions ----
@@ -241,6 +298,7 @@ class Subscribe(
     from_ts: int | None = number(0, MAX_SEQ, default=None)
     tail: bool = flag(default=False, help="of topics that the pattern means, only what comes")
     epoch: int | None = number(0, MAX_U64, default=None)
+    committed: bool = flag(default=False, help="nothing of a commit before it is closed")
 
 
 class Unsubscribe(Request, op=Op.UNSUBSCRIBE):
@@ -250,7 +308,7 @@ class Unsubscribe(Request, op=Op.UNSUBSCRIBE):
 # ---- named consumers ----
 
 
-class OpenConsumer(Request, op=Op.CONSUMER_OPEN, right="read", changes=True, answer=f"{_ROW}, created"):
+class OpenConsumer(Request, op=Op.CONSUMER_OPEN, right="consume", changes=True, answer=f"{_ROW}, created"):
     """One that exists keeps its place."""
 
     topic: str = topic_name()
@@ -258,7 +316,7 @@ class OpenConsumer(Request, op=Op.CONSUMER_OPEN, right="read", changes=True, ans
     start: tuple[str, int] | None = start(help="default: earliest")
 
 
-class AckConsumer(Request, op=Op.CONSUMER_ACK, right="read", changes=True, answer=_ROW):
+class AckConsumer(Request, op=Op.CONSUMER_ACK, right="consume", changes=True, answer=_ROW):
     """A seq below the present one changes nothing, one above the head is a conflict."""
 
     topic: str = topic_name()
@@ -266,13 +324,13 @@ class AckConsumer(Request, op=Op.CONSUMER_ACK, right="read", changes=True, answe
     seq: int = number(0, MAX_SEQ, help="everything up to it is done")
 
 
-class ResetConsumer(Request, op=Op.CONSUMER_RESET, right="read", changes=True, answer=_ROW):
+class ResetConsumer(Request, op=Op.CONSUMER_RESET, right="consume", changes=True, answer=_ROW):
     topic: str = topic_name()
     name: str = consumer_name()
     start: tuple[str, int] | None = start(help="default: earliest")
 
 
-class RemoveConsumer(Request, op=Op.CONSUMER_REMOVE, right="read", changes=True, answer="name"):
+class RemoveConsumer(Request, op=Op.CONSUMER_REMOVE, right="consume", changes=True, answer="name"):
     topic: str = topic_name()
     name: str = consumer_name()
 

@@ -4,18 +4,16 @@ topicd.metrics.DELIVERY.
 
 from __future__ import annotations
 
-import heapq
 from typing import Any
 
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.sessions.connections import Connections
 from topicd.shards.delivery.storing.rounds import Rounds
+from topicd.shards.delivery.survey import Survey
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.outlet import Outlet
-
-TOP_TOPICS = 20  # whose figures are on the stats page
 
 
 class Figures:
@@ -27,6 +25,7 @@ class Figures:
         rounds: Rounds,
         segments: Segments,
         connections: Connections,
+        survey: Survey,
     ) -> None:
         self._counters = counters
         self._catalog = catalog
@@ -34,23 +33,19 @@ class Figures:
         self._rounds = rounds
         self._segments = segments
         self._connections = connections
+        self._survey = survey
 
     def page(self) -> dict[str, Any]:
         return {
             "topics": len(self._catalog.by_name),
             "sessions": len(self._connections.open),
             **self._counters.page(),
-            "top_topics": self._top_topics(),
+            "top_topics": [_row(topic) for topic in self._survey.top if topic.live],
             "in_flight_bytes": sum(outlet.in_flight_bytes for outlet in self._outlets),
             "ring_backlog_bytes": sum(outlet.backlog_bytes for outlet in self._outlets),
-            "mapped_bytes": self._segments.mapped_bytes,
+            "mapped_bytes": self._segments.held_bytes,
             **self._rounds.page(),
         }
-
-    def _top_topics(self) -> list[list[Any]]:
-        """Of the topics written last: bounded, whatever the number of topics."""
-        recent = heapq.nlargest(TOP_TOPICS, self._catalog.by_name.values(), key=lambda topic: topic.last_write_ms)
-        return [_row(topic) for topic in recent]
 
 
 def _row(topic: Topic) -> list[Any]:

@@ -5,10 +5,12 @@ read turn.py, then the rooms in the order of a record's way: sessions, writing, 
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import Executor
 
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.figures import Figures
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.pulse import Pulse
@@ -21,6 +23,7 @@ from topicd.shards.delivery.removing.deletion import Deletion
 from topicd.shards.delivery.removing.reclaim import Reclaimer
 from topicd.shards.delivery.removing.retention import Retention
 from topicd.shards.delivery.sessions.connections import Connections
+from topicd.shards.delivery.slices import spread
 from topicd.shards.delivery.starting.recovery import Recovery
 from topicd.shards.delivery.storing.apply import Apply, Failures
 from topicd.shards.delivery.storing.backlog import Backlog
@@ -28,6 +31,7 @@ from topicd.shards.delivery.storing.pressure import Pressure
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.storing.snapshots import Snapshots
 from topicd.shards.delivery.storing.trim_memory import MemoryTrimmer
+from topicd.shards.delivery.survey import PAUSE_S, Survey
 from topicd.shards.delivery.topic.catalog import Catalog, TopicIds
 from topicd.shards.delivery.topic.idempotency_keys import IdempotencyKeys
 from topicd.shards.delivery.topic.topic import Topic
@@ -41,6 +45,8 @@ from topicd.shards.delivery.writing.log import Log
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.wal_sync import WalSync
 from topicd.shards.process.runtime import Shard
+
+log = logging.getLogger(__name__)
 
 
 class Parts:
@@ -64,7 +70,8 @@ class Parts:
         live = self.live = LiveRecords(segments, pulse)
         retention = self.retention = Retention(place, live, log, counters, backlog)
         self.deletion = Deletion(log, segments, live, retention, backlog, counters, pulse)
-        reader = self.reader = Reader(place, segments, live, retention)
+        damage = DamageLog(counters)
+        reader = self.reader = Reader(place, segments, live, retention, damage)
         self.pushing = Pushing(reader, agenda, counters, loop.call_soon)
         self.patterns = PatternWatchers()
         # Writing.
@@ -78,7 +85,7 @@ class Parts:
         reclaimer = Reclaimer(place, loop, pool, backlog, segments)
         self.snapshots = Snapshots(place, loop, pool, outlets, catalog, backlog, direct, wal_sync, reclaimer)
         failures = Failures()
-        apply = Apply(backlog, direct, live, failures)
+        apply = Apply(backlog, direct, live, failures, damage)
         self.rounds = Rounds(
             *(place, loop, pool, outlets, agenda, catalog, backlog, pressure),
             *(direct, wal_sync, apply, failures, reclaimer, self.snapshots),
@@ -86,7 +93,9 @@ class Parts:
         self.trimmer = MemoryTrimmer(counters, backlog)
         # Around it.
         self.connections = Connections(place)
-        self.figures = Figures(counters, catalog, outlets, self.rounds, segments, self.connections)
+        self.survey = Survey(place, catalog, retention, backlog, reclaimer, log)
+        self._surveying: asyncio.Future[None] | None = None
+        self.figures = Figures(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey)
         self._connect()
 
     def _connect(self) -> None:
@@ -120,11 +129,17 @@ class Parts:
         )
 
     def tick(self) -> None:
-        """Once a second: what nobody reads or writes is looked after too."""
+        """Once a second: what nobody reads or writes is looked after too, a piece at a time."""
         self.connections.close_stalled()
-        now = self.place.clock.now_ms()
-        for topic in self.catalog.by_name.values():
-            if self.retention.is_due(topic, now):
-                self.retention.expire(topic)
-        self.rounds.tick()
         self.trimmer.tick()
+        if self._surveying is None:
+            self._surveying = asyncio.ensure_future(self._look_after(), loop=self.loop)
+
+    async def _look_after(self) -> None:
+        try:
+            await spread(self.survey.run(), PAUSE_S)
+            self.rounds.tick()
+        except Exception:
+            log.exception("looking after the topics failed")
+        finally:
+            self._surveying = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from topicd.limits import KIB
+from topicd.paths import topic_dir_name
 from topicd.shards.process.runtime import Shard
 
 _DIRS_KEPT = 8_192
@@ -28,7 +29,8 @@ class Place:
         self.power_lost = boot.power_lost
         self.socket_paths = [str(shard.run.delivery_socket(i).absolute()) for i in range(boot.delivery_shards)]
         # Asked for with every read from segments and every write to them.
-        self.topic_dir = lru_cache(_DIRS_KEPT)(shard.data.topic)
+        topics = shard.data.topics
+        self.topic_dir = lru_cache(_DIRS_KEPT)(lambda topic_id: topics / topic_dir_name(topic_id))
         ring_bytes = shard.settings.ring_bytes
         # A batch larger than the ring goes through it in pieces; a frame always fits one.
         self.piece_bytes = ring_bytes * 3 // 4

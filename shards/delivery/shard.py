@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import ssl
 from pathlib import Path
@@ -24,6 +25,7 @@ from topicd.ipc.walstate import read_states
 from topicd.paths import ring_shm
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.descriptors import DescriptorServer
+from topicd.shards.delivery.sessions.door import Door, listen
 from topicd.shards.delivery.sessions.session import Session
 from topicd.shards.delivery.storing.rounds import checkpoint_threads
 from topicd.shards.delivery.writing.outlet import Outlet
@@ -52,7 +54,8 @@ class DeliveryShard:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._progress_due = 0.0
-        self._remote: asyncio.Server | None = None
+        self._parent = os.getppid()
+        self._doors: list[Door] = []
         self._stop = asyncio.Event()
         self._wal_ready = asyncio.Event()
 
@@ -140,7 +143,7 @@ class DeliveryShard:
         sock = unixsock.inherited(shard.boot.listen_fd)
         self._server = await parts.loop.create_unix_server(self._session, sock=sock, backlog=_BACKLOG)
         if shard.settings.listen_tcp:
-            self._remote = await self._listen_tcp()
+            self._listen_tcp()
         self._descriptors = DescriptorServer(parts.place, parts.loop, parts.catalog, parts.reader, parts.retention)
         self._descriptors.open(
             unixsock.listen(shard.run.history_socket(shard.boot.index), shard.settings.mode, _BACKLOG)
@@ -149,7 +152,7 @@ class DeliveryShard:
     def _session(self) -> asyncio.BaseProtocol:
         return cast(asyncio.BaseProtocol, Session(self._parts))
 
-    async def _listen_tcp(self) -> asyncio.Server:
+    def _listen_tcp(self) -> None:
         """For other machines: the same protocol, a token in HELLO, TLS."""
         parts, settings = self._parts, self._shard.settings
         host, port = settings.tcp_host_port
@@ -164,11 +167,14 @@ class DeliveryShard:
             except (OSError, ssl.SSLError) as exc:
                 raise FormatError(f"tls_cert {settings.tls_cert} and tls_key cannot be used: {exc}") from None
         try:
-            return await parts.loop.create_server(
-                self._session, host, port + parts.place.index, ssl=context, backlog=_BACKLOG
-            )
+            listeners = listen(host, port + parts.place.index, _BACKLOG)
         except OSError as exc:
             raise FormatError(f"listen_tcp: cannot listen on {host}:{port + parts.place.index}: {exc}") from None
+        strangers = parts.connections.strangers
+        for listener in listeners:
+            door = Door(parts.loop, listener, strangers, lambda guest: Session(parts, guest), context)
+            door.open()
+            self._doors.append(door)
 
     def _serve_bell(self) -> None:
         turn = self._parts.turn
@@ -200,7 +206,7 @@ class DeliveryShard:
         settings = Settings.from_wire(wire)
         self._shard.settings = settings
         self._parts.place.settings = settings
-        if settings.listen_tcp and self._remote is not None:
+        if settings.listen_tcp and self._doors:
             try:
                 self._parts.connections.tokens = TokenFile.load(Path(settings.tokens_file))
             except FormatError as exc:
@@ -224,13 +230,13 @@ class DeliveryShard:
         self._shard.stats.state = "draining"
         parts.admission.draining = parts.wal_sync.draining = True
         self._server.close()
-        if self._remote is not None:
-            self._remote.close()
+        for door in self._doors:
+            door.close()
         self._descriptors.close()
         deadline = parts.loop.time() + _DRAIN_S
-        while self._under_way and parts.loop.time() < deadline:
+        while self._under_way and not self._wal_is_away and parts.loop.time() < deadline:
             await asyncio.sleep(0.005)
-        parts.wal_sync.wal_is_away = not all(outlet.idle for outlet in parts.outlets)
+        parts.wal_sync.wal_is_away = self._wal_is_away or not all(outlet.idle for outlet in parts.outlets)
         for topic in parts.catalog.by_name.values():
             if not topic.policy.logged:
                 topic.seqs.reserved = topic.seqs.visible  # nothing more is given out, and the last snapshot says so
@@ -239,6 +245,11 @@ class DeliveryShard:
         await asyncio.sleep(0)
         # The other one belongs to the supervisor, which may start a successor on it.
         unixsock.remove(self._shard.run.history_socket(self._shard.boot.index))
+
+    @property
+    def _wal_is_away(self) -> bool:
+        """Has a WAL shard left that nobody will replace? The next start waits for us: rings and log hold everything."""
+        return os.getppid() != self._parent and any(outlet.wal_has_left for outlet in self._parts.outlets)
 
     @property
     def _under_way(self) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from topicd.disk.fs import Fs, map_file, replace_file
+from topicd.disk.fs import Fs, replace_file
+from topicd.disk.loading import load_file
 from topicd.paths import DataDir
 
 
@@ -27,10 +28,10 @@ class Quarantine:
         return self._fs.exists(self.place(path, start, end))
 
     def keep_part(self, path: Path, start: int, end: int) -> Path:
-        return self._store(self.place(path, start, end), map_file(self._fs, path)[start:end])
+        return self._store(self.place(path, start, end), load_file(self._fs, path).view[start:end])
 
     def keep_copy(self, path: Path) -> Path:
-        return self._store(self._free(self.place(path)), map_file(self._fs, path))
+        return self._store(self._free(self.place(path)), load_file(self._fs, path).view)
 
     def move(self, path: Path, name: Path | None = None) -> Path:
         """A file or a directory, out of the way. name: as what it is kept, if not as what it was called."""

@@ -77,6 +77,15 @@ def load_snapshot(fs: Fs, path: Path) -> Any:
     return {**body, "topics": topics}
 
 
+def check_snapshot(fs: Fs, path: Path) -> None:
+    """Raises what load_snapshot() would; one that is whole in itself is not looked into."""
+    raw = read_all(fs, path, SMALL_FILE_MAX)
+    if envelope.version_of(raw) == IN_PARTS:
+        load_snapshot(fs, path)
+    else:
+        envelope.check(fs, path, MAGIC, VERSION)
+
+
 class SnapshotStore:
     def __init__(self, fs: Fs, directory: Path, run: int = 0) -> None:
         self._fs = fs
@@ -122,7 +131,7 @@ class SnapshotStore:
         """Store the body durably under the next number, then remove what nobody needs any more. siblings: the
         directories of all shards of this run."""
         if not self._loaded:
-            self.load_newest()
+            self._find_good()
         self._ensure_directory()
         number = max([*self.numbers(), self._run << _RUN_SHIFT]) + 1
         self._write(number, body)
@@ -147,6 +156,17 @@ class SnapshotStore:
             checksums.append(xxhash.xxh3_64_intdigest(content))
         rest = {key: value for key, value in body.items() if key != "topics"}
         envelope.save(self._fs, path, MAGIC, IN_PARTS, {**rest, "parts": checksums})
+
+    def _find_good(self) -> None:
+        """Which one has to stay."""
+        self._newest_good, self._loaded = None, True
+        for number in reversed(self.numbers()):
+            try:
+                check_snapshot(self._fs, self._path(number))
+            except (FormatError, OSError):
+                continue
+            self._newest_good = number
+            return
 
     def numbers(self) -> list[int]:
         """Numbers of the snapshots that are there, good or not, ascending."""

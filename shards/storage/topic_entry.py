@@ -29,7 +29,7 @@ class TopicEntry(NamedTuple):
     delete_below: int
     reserved: int
     gone: list[Pair]
-    lost: list[Pair]
+    lost: list[tuple[int, ...]]  # first seq, last seq, about how many were given out
     head: int
     last_ts: int
     damaged: list[tuple[int, int, str]]  # first seq, last seq, where
@@ -60,7 +60,8 @@ class TopicEntry(NamedTuple):
 
     def explains(self) -> list[Pair]:
         """Seqs that no segment has to hold: deleted, lost or damaged, and known to be."""
-        return [*self.gone, *self.lost, *((first, last) for first, last, _ in self.damaged)]
+        lost = [(first, last) for first, last, *_ in self.lost]
+        return [*self.gone, *lost, *((first, last) for first, last, _ in self.damaged)]
 
 
 def dead_on_record(body: dict[str, Any]) -> dict[int, DeadOnRecord] | None:

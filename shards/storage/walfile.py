@@ -3,7 +3,8 @@ told from damage in its middle. Bytes: docs/formats.md.
 
 Every group says up to which LSN the log was synced when it was written. A bad place below such a mark was
 durable once, so it is damage and is reported; a bad place above every mark is the torn tail of a crash and is
-cut.
+cut. A place that the disk does not give may hold anything: it is damage wherever it lies, nothing behind it is
+cut, and no file that has one at its end is written again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import NamedTuple
 from topicd import paths
 from topicd._native import core
 from topicd._native.interface import Run
-from topicd.disk.fs import Fs, is_directory
+from topicd.disk.fs import File, Fs, is_directory
+from topicd.disk.loading import BadRange, Content, load
 
 MAGIC = 0x31475754  # b"TWG1"
 GROUP = struct.Struct(
@@ -111,6 +113,8 @@ class ShardEnd:
         self.file: WalFile | None = None
         self.unknown: list[WalFile] = []  # files that hold something, and no group: nobody may write over them
         self.torn = False  # something of the log lies behind the end: cut it before writing
+        self.unread = False  # the last file may hold more than can be read: the log goes on in another one
+        self.bad_sectors: list[tuple[WalFile, BadRange]] = []  # wherever they lie, also where the log has nothing
         self.damage: list[WalDamage] = []
 
 
@@ -119,8 +123,29 @@ class LogChunk(NamedTuple):
 
     run: int
     path: Path
-    view: memoryview
+    file: File  # open as long as somebody holds it
+    content: Content  # of the whole file
     groups: list[Group]
+
+    @property
+    def view(self) -> memoryview:
+        return self.content.view
+
+    def let_go(self) -> LogChunk:
+        """Without the bytes: a log may be larger than the memory."""
+        return self._replace(content=_NO_CONTENT)
+
+    def loaded(self) -> LogChunk:
+        """With the bytes of its groups again; offsets are those of the view, as before."""
+        start, end = self.groups[0].start - GROUP.size, self.groups[-1].end
+        found = load(self.file, start, end)
+        # Cut off meanwhile: what is missing is zero, and reported frame by frame.
+        view = found.view if len(found.view) == end - start else memoryview(bytes(found.view).ljust(end - start, b"\0"))
+        moved = [group._replace(start=group.start - start, end=group.end - start) for group in self.groups]
+        return self._replace(content=Content(view, found.bad), groups=moved)
+
+
+_NO_CONTENT = Content(memoryview(b""), [])
 
 
 class LogReader:
@@ -134,7 +159,8 @@ class LogReader:
         self.end = ShardEnd()
 
     def chunks(self) -> Iterator[LogChunk]:
-        """Valid groups in order; frames inside are checked by scan_group(). Views live while the iteration runs."""
+        """Valid groups in order; frames inside are checked by scan_group(). One file is in memory at a time, unless the
+        caller holds on to its chunks."""
         files = list_files(self._fs, self._directory)
         self.end.first_lsn = files[0].first_lsn if files else 0
         for number, file in enumerate(files):
@@ -147,13 +173,12 @@ class LogReader:
                 self._note_unknown(file, 1, last=limit_lsn is None)
                 continue
             handle = self._fs.open(file.path)
-            try:
-                view = handle.map()
-            finally:
-                handle.close()
-            yield from self._file_chunks(file, view, limit_lsn, last=limit_lsn is None)
+            yield from self._file_chunks(file, handle, load(handle), limit_lsn)
 
-    def _file_chunks(self, file: WalFile, view: memoryview, limit_lsn: int | None, *, last: bool) -> Iterator[LogChunk]:
+    def _file_chunks(self, file: WalFile, handle: File, content: Content, limit_lsn: int | None) -> Iterator[LogChunk]:
+        view = content.view
+        self.end.bad_sectors += [(file, part) for part in content.bad]
+        self.end.unread = False
         limit = len(view) if limit_lsn is None else min(len(view), limit_lsn - file.first_lsn)
         if self._up_to is not None:
             limit = min(limit, self._up_to - file.first_lsn)
@@ -162,20 +187,34 @@ class LogReader:
         at = 0
         while True:
             groups, at = self._neighbours(file, view, at, limit)
-            yield from _by_run(file.path, view, groups)
+            yield from _by_run(file.path, handle, content, groups)
             self.end.lsn = file.first_lsn + at
             if at >= limit:
                 return
             # Not a group. Is there one behind it that knows this place was synced?
             following = self._next_group(file, view, at + 1, limit)
             if following is None:
-                self._end_in(file, view, at, last=last)
-                return
-            if following.synced_lsn <= self.end.lsn:
+                if content.touches(at, min(at + GROUP.size, limit)):
+                    self._note_unread(file, content, at, limit)
+                else:
+                    self._end_in(file, view, at, last=limit_lsn is None)
+                return  # the next file's first LSN shows whether anything is missing
+            start = following.start - GROUP.size
+            unread = content.touches(at, start)
+            if following.synced_lsn <= self.end.lsn and not unread:
                 self.end.torn = True
                 return
-            self._note_damage(file, following.lsn, "unreadable group")
-            at = following.start - GROUP.size
+            self._note_damage(file, following.lsn, content.problem if unread else "unreadable group")
+            at = start
+
+    def _note_unread(self, file: WalFile, content: Content, at: int, limit: int) -> None:
+        """No group follows that could be found. If what stands here was read, and is none, the log ends here."""
+        if not content.touches(at, min(at + GROUP.size, limit)):
+            return
+        end = min(next(part.end for part in content.bad if part.end > at), limit)
+        self._note_damage(file, file.first_lsn + end, f"{content.problem}, so the log may have gone on there")
+        self.end.unread = True
+        self.end.lsn = file.first_lsn + limit
 
     def _end_in(self, file: WalFile, view: memoryview, at: int, *, last: bool) -> None:
         """No group stands at `at` or behind it: the end of the log, or of what can be read of it."""
@@ -216,11 +255,11 @@ class LogReader:
         self.end.damage.append(WalDamage(file.path, self.end.lsn, next_lsn - 1, what))
 
 
-def _by_run(path: Path, view: memoryview, groups: list[Group]) -> Iterator[LogChunk]:
+def _by_run(path: Path, file: File, content: Content, groups: list[Group]) -> Iterator[LogChunk]:
     first = 0
     for i in range(1, len(groups) + 1):
         if i == len(groups) or groups[i].run != groups[first].run:
-            yield LogChunk(groups[first].run, path, view, groups[first:i])
+            yield LogChunk(groups[first].run, path, file, content, groups[first:i])
             first = i
 
 
@@ -252,16 +291,18 @@ def find_end(fs: Fs, directory: Path, seed: int, up_to_lsn: int | None = None) -
     """Where to go on writing. Groups above the last synced LSN are checked by frame; the first bad one is torn.
     up_to_lsn: the end, if its writer is known to have stopped there; then nothing is searched behind it."""
     reader = LogReader(fs, directory, seed, up_to_lsn=up_to_lsn)
-    tail: list[tuple[WalFile, memoryview, Group]] = []
+    tail: list[tuple[WalFile, Content, Group]] = []
     for chunk in reader.chunks():
         file = reader.end.file
         if file is None:
             continue
         tail = [entry for entry in tail if entry[2].lsn >= reader.end.synced_lsn]
-        tail += [(file, chunk.view, g) for g in chunk.groups if g.lsn >= reader.end.synced_lsn]
+        tail += [(file, chunk.content, g) for g in chunk.groups if g.lsn >= reader.end.synced_lsn]
     end = reader.end
-    for file, view, group in tail:
-        if group.lsn >= end.synced_lsn and scan_group(view, group).problem:
+    for file, content, group in tail:
+        if content.touches(group.start, group.end):
+            continue  # perhaps whole on the disk: damage, not torn
+        if group.lsn >= end.synced_lsn and scan_group(content.view, group).problem:
             end.file, end.lsn, end.torn = file, group.lsn, True
             break
     return end

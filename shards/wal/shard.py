@@ -7,6 +7,7 @@ rings that a killed run left in shared memory, cuts the torn tail, and then begi
 from __future__ import annotations
 
 import logging
+import os
 import select
 import signal
 from types import FrameType
@@ -61,6 +62,8 @@ class WalShard:
         self._publish_stats()
         self._loop()
         self._committer.finish()
+        for ring in self._rings:
+            ring.set_consumer_pid(0)  # whoever is on its way out does not wait for us
         self._publish_stats()
         self._log.close()
 
@@ -74,8 +77,9 @@ class WalShard:
         if payload is None:
             self._adopted, end_lsn = adopt.adopt_previous_run(shard, self.damage)
             end = adopt.settle_tail(shard, info.index, end_lsn, self.damage)
+            usable = end.file is not None and not end.torn and not end.unread
             begin = end.lsn if end.lsn or end.file is not None else fresh_lsn(info.run)
-            self._log.open(begin, end.file.first_lsn if end.file is not None and not end.torn else None)
+            self._log.open(begin, end.file.first_lsn if end.file is not None and usable else None)
             inlets = self._inlets([0] * len(self._rings))
         else:
             state = WalState.unpack(payload)
@@ -84,6 +88,8 @@ class WalShard:
             inlets = self._inlets(list(state.written))
         committer = Committer(self._log, self._state, shard.clock, inlets, shard.settings.disk_sync_ms / 1000)
         committer.open(shard.settings.wal_file_bytes - 4096)
+        for ring in self._rings:
+            ring.set_consumer_pid(os.getpid())
         return committer
 
     def _inlets(self, written: list[int]) -> list[Inlet]:

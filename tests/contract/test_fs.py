@@ -113,20 +113,15 @@ def test_truncate_cuts_and_extends_with_zeros(fs: Fs, path: Path) -> None:
     file.close()
 
 
-def test_map_shows_the_current_bytes_read_only_and_outlives_close(fs: Fs, path: Path) -> None:
-    put(fs, path, b"mapped")
+def test_read_into_fills_what_there_is(fs: Fs, path: Path) -> None:
+    put(fs, path, b"abcdef")
     file = fs.open(path)
-    view = file.map()
-    file.close()
-    fs.unlink(path)
-    assert bytes(view) == b"mapped"
-    assert view.readonly
-
-
-def test_map_of_an_empty_file_is_empty(fs: Fs, path: Path) -> None:
-    put(fs, path, b"")
-    file = fs.open(path)
-    assert len(file.map()) == 0
+    target = bytearray(b"........")
+    assert file.read_into(memoryview(target)[:3], 1) == 3
+    assert target == b"bcd....."
+    assert file.read_into(memoryview(target), 4) == 2
+    assert target == b"efd....."
+    assert file.read_into(memoryview(target), 6) == 0
     file.close()
 
 

@@ -17,6 +17,7 @@ from topicd.client.blocking.connection import Connection
 from topicd.client.staging.names import STAGES
 from topicd.client.staging.plan import Staged
 from topicd.client.staging.stages import Stages
+from topicd.errors import TopicdError
 from topicd.ipc.protocol.codec import Appended
 
 QUERY = "a query"
@@ -79,12 +80,12 @@ def dying_at(append: int | None) -> Iterator[None]:
         return
     whole, left = Connection.finish_append, append
 
-    def finish(connection: Connection, request_id: int) -> Appended:
+    def finish(connection: Connection) -> tuple[int, Appended | TopicdError]:
         nonlocal left
         left -= 1
         if left <= 0:
             raise Death
-        return whole(connection, request_id)
+        return whole(connection)
 
     Connection.finish_append = finish  # type: ignore[method-assign]
     try:

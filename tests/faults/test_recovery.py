@@ -225,8 +225,7 @@ def test_head_outlives_the_last_record(disk: FakeDisk) -> None:
             story.delete(name, before_seq=6) if name != "d" else story.delete(name, tag="x")
         story.checkpoint()
         machine.advance(200)
-        for parts in machine.deliveries.values():
-            parts.rounds.tick()
+        machine.tick()
         machine.forget_wal()
         machine.stop()
         with Machine(disk, previous=machine) as successor:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.cli_kit import run_ctl
 from tests.support.daemon import LIVELY, Daemon, wait_until
 from topicd.errors import StorageCorrupt
 from topicd.model import TagMatch
@@ -52,3 +53,34 @@ def test_an_index_that_points_to_other_records_misleads_nobody(tmp_path: Path) -
             for limit in (1, 3):
                 found = [(record.seq, record.data) for record in client.read("orders", seq - 1, limit=limit)]
                 assert found == [(n, b"record %04d" % n) for n in range(seq, seq + limit)]
+
+
+def test_damage_that_readers_meet_is_logged_once_counted_and_shown(tmp_path: Path) -> None:
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1, map_cache_bytes=0, **LIVELY) as daemon:
+        client = daemon.client()
+        client.publish_many("orders", [b"record %04d" % n for n in range(1, 1201)])
+        folder = daemon.data.topic(client.state("orders").topic_id)
+        wait_until(lambda: len(list(folder.glob("*.tags"))) > 1, "two sealed segments")
+        run_ctl(daemon, "status")
+        for data in [path.with_suffix(".data") for path in sorted(folder.glob("*.tags"))[:2]]:
+            content = bytearray(data.read_bytes())
+            content[len(content) // 2] ^= 0xFF
+            data.write_bytes(content)
+        places: set[int] = set()
+        for _ in range(3):
+            at = 0
+            while at < 1200:
+                try:
+                    at = client.read("orders", at, limit=1000).next_from_seq
+                except StorageCorrupt as error:
+                    places.add(int(error.detail["first_seq"]))
+                    at = int(error.detail["last_seq"])
+        assert len(places) == 2 and daemon.log.count("storage is damaged") == 2
+
+        def counted() -> bool:
+            stats = [(row["stats"] or {}).get("damage", 0) for row in client.status()["processes"]]
+            return sum(stats) == 2
+
+        wait_until(counted, "the counter on the stats page")
+        shown = run_ctl(daemon, "status", code=1).stdout
+        assert "2 damaged places, run fsck" in shown

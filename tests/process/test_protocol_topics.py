@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,29 @@ def test_makers_who_come_together_share_the_topic(served: Served, topic: str) ->
     ids = [wire.send(Op.OPEN, {"topic": topic, "config": {"durability": "fsync"}}) for wire in wires]
     answers = [wire.wait(request_id).checked(Op.OPEN).map for wire, request_id in zip(wires, ids, strict=True)]
     assert len({answer["topic_id"] for answer in answers}) == 1
+
+
+@pytest.mark.fault("TOP-02")
+def test_a_change_that_comes_while_the_topic_is_born_is_made(wire: Wire, topic: str) -> None:
+    """All in one piece: nothing of it is stored when the last of them is looked at."""
+    bodies: list[tuple[Op, dict[str, Any]]] = [
+        (Op.OPEN, {"topic": topic}),
+        (Op.CONFIGURE, {"topic": topic, "config": {"durability": "fsync", "cap_records": 3}}),
+        (Op.CONFIGURE, {"topic": topic, "config": {"cap_records": 7}}),
+        (Op.CONFIGURE, {"topic": topic, "config": {"cap_records": -1}}),
+        (Op.CONFIGURE, {"topic": topic, "config": {"no_such_field": 1}}),
+    ]
+    ids = [wire.next_id() for _ in bodies]
+    wire.send_raw(b"".join(packed(op, id, body) for id, (op, body) in zip(ids, bodies, strict=True)))
+    assert wire.wait(ids[0]).checked(Op.OPEN).map["created"] is True
+    first, second = (wire.wait(id).checked(Op.CONFIGURE).map for id in ids[1:3])
+    assert (first["created"], first["config"]["durability"], first["config"]["cap_records"]) == (False, "fsync", 3)
+    assert (second["config"]["durability"], second["config"]["cap_records"]) == ("fsync", 7)
+    for id in ids[3:]:
+        with pytest.raises(InvalidRequest):
+            wire.wait(id).checked(Op.CONFIGURE)
+    config = wire.state(topic)["config"]
+    assert (config["durability"], config["cap_records"]) == ("fsync", 7)
 
 
 def test_open_without_create_finds_or_refuses(wire: Wire, topic: str) -> None:

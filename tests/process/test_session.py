@@ -8,15 +8,16 @@ import time
 from contextlib import suppress
 
 import msgpack
+import psutil
 import pytest
 
 from tests.process.conftest import SHARDS, Served
 from tests.process.procstat import open_files
-from tests.process.wire import Wire, append_body, batch, packed
+from tests.process.wire import Closed, Wire, append_body, batch, packed
 from tests.support.daemon import wait_until
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import ANSWER, FETCH, MessageFlag
-from topicd.limits import MIB
+from topicd.limits import KIB, MIB
 from topicd.placement import delivery_shard
 
 
@@ -136,3 +137,61 @@ def test_a_shard_with_hundreds_of_busy_peers_is_not_taken_for_dead(served: Serve
         other.close()
     assert wire.ask(Op.PING) == {}
     assert served.daemon.pids() == pids
+
+
+# ---- the last request of a connection ----
+
+
+@pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
+def test_who_sends_no_more_gets_its_answers(served: Served, topic: str, durability: str) -> None:
+    wire = served.wire(topic)
+    topic_id = wire.open(topic, durability=durability)
+    for _ in range(5):
+        last = served.wire(topic)
+        ids = [last.send_append(topic_id, batch([b"x" * 1000]), 1) for _ in range(20)]
+        ids.append(last.send(Op.CONFIGURE, {"topic": topic, "config": {"cap_records": 1_000_000}}))
+        last.sock.shutdown(socket.SHUT_WR)
+        assert [last.appended(request_id).count for request_id in ids[:-1]] == [1] * 20
+        last.wait(ids[-1]).checked(Op.CONFIGURE)
+        with pytest.raises(Closed):
+            last.receive()
+
+
+def test_who_sends_no_more_and_waits_for_nothing_is_let_go(served: Served, topic: str) -> None:
+    wire = served.wire(topic)
+    wire.open(topic)
+    wire.subscribe([{"topic": topic}])
+    wire.send_raw(packed(Op.PING, 9, {})[:-1])  # half a request is no request
+    wire.sock.shutdown(socket.SHUT_WR)
+    with pytest.raises(Closed):
+        wire.receive(5.0)
+
+
+def test_who_sends_no_more_gets_what_he_waits_for_at_the_end_of_a_topic(served: Served, topic: str) -> None:
+    wire, writer = served.wire(topic), served.wire(topic)
+    topic_id = wire.open(topic)
+    asked = wire.send_fetch(topic_id, wait_ms=20_000)
+    wire.sock.shutdown(socket.SHUT_WR)
+    writer.append(topic_id, [b"late"])
+    assert wire.fetched(asked).datas == [b"late"]
+    with pytest.raises(Closed):
+        wire.receive()
+
+
+# ---- memory ----
+
+
+@pytest.mark.fault("NET-04")
+def test_connections_that_said_hello_and_no_more_cost_little(served: Served, topic: str) -> None:
+    """Also after each of them was busy once."""
+    wire = served.wire(topic)
+    topic_id = wire.open(topic, durability="ephemeral", cap_records=10)
+    pid, count = shard_pid(served, topic), 600
+    before = psutil.Process(pid).memory_info().rss
+    wires = [served.wire(topic) for _ in range(count)]
+    assert psutil.Process(pid).memory_info().rss - before < count * 24 * KIB
+    for other in wires:
+        other.send_append(topic_id, batch([b"x" * 40_000]), 1)
+    for other in wires:
+        other.receive()
+    wait_until(lambda: psutil.Process(pid).memory_info().rss - before < count * 40 * KIB, "its memory", 20.0)

@@ -18,7 +18,7 @@ from topicd.client.blocking.client import Client
 from topicd.client.staging import commitlog, copying, stages, sweep
 from topicd.client.staging.commitlog import CommitLog
 from topicd.client.staging.names import STAGES, producer_id
-from topicd.client.staging.plan import MAX_BATCH_BYTES, Chunk, Run, Staged, chunks_by_destination
+from topicd.client.staging.plan import MAX_BATCH_BYTES, NO_LIMIT, Chunk, Run, Staged, chunks_for
 from topicd.client.staging.stages import Stages
 from topicd.errors import Conflict, InvalidRequest, OutOfOrder, TopicNotFound
 from topicd.ipc.protocol.messages import Op
@@ -279,7 +279,7 @@ def test_a_job_that_died_is_finished_by_anybody(client: Client, topic: str, monk
         job.commit(0, [part])
     [left] = [one for one in sweep.unfinished(client) if one.query == topic]
     assert (left.batch, left.stages, left.records, left.ends) == (0, 1, 25_000, True)
-    assert sweep.finish(client, left.key) == [left]
+    assert sweep.finish(client, left.key) == [sweep.Finished(left, None)]
     assert payloads(client, topic) == numbered("", 25_000)
     assert internal(client, job) == []
 
@@ -390,14 +390,14 @@ def test_a_lasting_producer_begins_at_one_and_says_what_is_next(topic: str, serv
 def test_chunks_keep_the_limits_and_the_order() -> None:
     sizes = [(4_000, MIB), (6_000, MIB), (1, 5), (10_000, 40 * MIB), (1, 30 * MIB), (2, 34 * MIB)]
     staged = Staged("s", tuple(Run("t", records, size) for records, size in sizes))
-    chunks = chunks_by_destination([staged])["t"]
+    chunks = chunks_for("t", [staged])
     assert [(chunk.records, [piece.from_seq for piece in chunk.pieces]) for chunk in chunks] == [
         (10_000, [0, 4_000]),
         (1, [10_000]),
         (10_000, [10_001]),
         (3, [20_001, 20_002]),
     ]
-    assert Chunk(records=1, bytes=MAX_BATCH_BYTES).takes(Run("t", 1, 1)) is False
+    assert Chunk(records=1, bytes=MAX_BATCH_BYTES).takes(Run("t", 1, 1), NO_LIMIT) is False
     assert Staged.from_wire(staged.to_wire()) == staged
 
 
@@ -423,7 +423,7 @@ def test_topicctl_lists_finishes_and_drops(
     assert "unfinished commits" in run_ctl(module_daemon, "stages", "list").stdout
 
     finished = json.loads(run_ctl(module_daemon, "stages", "finish", left["key"], "--json").stdout)
-    assert finished == [left] and payloads(client, topic) == [b"a", b"b"]
+    assert finished == [{**left, "error": None}] and payloads(client, topic) == [b"a", b"b"]
     assert run_ctl(module_daemon, "stages", "finish").stdout == "nothing is unfinished\n"
 
     assert run_ctl(module_daemon, "stages", "drop", "--expired").stdout == "dropped 0 stages\n"

@@ -22,6 +22,7 @@ from topicd.client.blocking.client import Client
 from topicd.client.core import requests
 from topicd.errors import ConnectionLost, Forbidden, InvalidRequest, TopicdError, Unauthorized
 from topicd.ipc.protocol.wire import COPIED
+from topicd.limits import STAGES
 from topicd.placement import delivery_shard
 
 SHARDS = 2
@@ -42,9 +43,10 @@ class Site:
         self.authority = Authority(root)
         self.tokens = root / "tokens.toml"
         self.secrets = {
-            "shop": token_file.create(self.tokens, "shop", ["read", "write"], ["orders."]),
+            "shop": token_file.create(self.tokens, "shop", ["read", "consume", "write"], ["orders."]),
             "reader": token_file.create(self.tokens, "reader", ["read"]),
             "writer": token_file.create(self.tokens, "writer", ["write"]),
+            "job": token_file.create(self.tokens, "job", ["write", "stage"], ["orders."]),
             "boss": token_file.create(self.tokens, "boss", ["admin"]),
             "late": token_file.create(self.tokens, "late", ["admin"], expires=PAST),
         }
@@ -205,6 +207,26 @@ def test_what_the_scopes_do_not_hold_is_refused_logged_and_not_stored(site: Site
     wait_until(lambda: "token 'reader' has no write right" in site.daemon.log, "the log line")
 
 
+@pytest.mark.fault("AUTH-01")
+def test_who_may_only_read_deletes_nothing_by_acknowledging_it(site: Site) -> None:
+    name = f"orders.acked.{site.scheme}"
+    with site.client("boss") as boss, site.client("reader") as reader:
+        boss.configure(name, retain="acked")
+        boss.publish_many(name, [b"x"] * 5)
+        boss.open_consumer(name, "worker")
+        boss.ack_consumer(name, "worker", 1)
+        for refused in (
+            lambda: reader.open_consumer(name, "thief"),
+            lambda: reader.ack_consumer(name, "worker", 5),
+            lambda: reader.reset_consumer(name, "worker", "latest"),
+            lambda: reader.remove_consumer(name, "worker"),
+        ):
+            with pytest.raises(Forbidden, match="token 'reader' has no consume right"):
+                refused()
+        assert [found.name for found in reader.consumers(name)] == ["worker"]
+        assert len(drain_topic(reader, name)) == 4
+
+
 @pytest.mark.parametrize("topics", ["orders.scopes", "orders.*"])
 def test_who_may_only_write_cannot_read_by_any_way(site: Site, topics: str) -> None:
     with site.client("writer") as client:
@@ -222,12 +244,34 @@ def test_who_may_only_write_cannot_copy_what_he_may_not_read(site: Site) -> None
         connection = client.caller.dial(client.caller.shard_map.shard_of("orders.copied"), 10.0)
         topic_id = connection.ask(requests.open_topic("orders.copied", create=True))
         with pytest.raises(Forbidden, match="token 'writer' has no read right"):
-            connection.finish_append(connection.start_copy(topic_id, 0, 0, 1, COPIED.pack(topic_id, 0, 1)))
+            connection.start_copy(topic_id, 0, 0, 1, COPIED.pack(topic_id, 0, 1))
+            raise connection.finish_append()[1]  # type: ignore[misc]
         connection.close()
-        stages = client.stages("a query of one who may only write")
+        with pytest.raises(Forbidden, match="token 'writer' has no stage right"):
+            client.stages("a query of one who may only write").write_records(0, 0, "orders.copied", [b"y"])
+    with site.client("job") as client:
+        stages = client.stages("a query of one who may write and stage")
         stages.commit(0, [stages.write_records(0, 0, "orders.copied", [b"y"])])
     with site.client("boss") as client:
         assert [record.data for record in drain_topic(client, "orders.copied")] == [b"x", b"y"]
+
+
+def test_a_job_reaches_its_own_stages_and_is_not_shown_those_of_others(site: Site) -> None:
+    with site.client("boss") as boss:
+        theirs = boss.stages(f"somebody else's {site.scheme}").write_records(0, 0, "orders.staged", [b"theirs"])
+        with site.client("job") as job:
+            mine = job.stages(f"mine {site.scheme}")
+            part = mine.write_records(0, 0, "orders.staged", [b"mine"])
+            assert not [one for one in job.topics(STAGES, internal=True) if one.topic in (part.topic, theirs.topic)]
+            assert [one.topic for one in job.topics(part.topic[:-20])] == [part.topic]
+            with pytest.raises(Forbidden, match="may not touch topic 'stock'"):
+                mine.commit(0, [part, mine.write_records(0, 1, "stock", [b"x"])])
+            mine.commit(0, [part])
+        with site.client("reader") as reader, pytest.raises(Forbidden, match="no stage right"):
+            reader.read(theirs.topic)
+        assert b"mine" in [record.data for record in drain_topic(boss, "orders.staged")]
+        assert theirs.topic in [one.topic for one in boss.topics(internal=True)]
+        boss.stages(f"somebody else's {site.scheme}").drop(0)
 
 
 def test_a_name_outside_the_prefix_is_refused_logged_and_not_shown(site: Site) -> None:

@@ -20,7 +20,7 @@ from topicd.client.core.records import Record
 from topicd.errors import StorageCorrupt
 from topicd.shards.delivery.topic.producers import PRODUCERS_KEPT
 from topicd.spark.options import ConnectionOptions
-from topicd.spark.pipelines import archive, inputs, restore
+from topicd.spark.pipelines import archive, inputs, restore, verify
 from topicd.spark.pipelines.journal import JOURNAL, Journal
 from topicd.spark.pipelines.manifest import KIND, VERSION, Manifest
 from topicd.spark.pipelines.parts import checksum
@@ -214,6 +214,53 @@ def test_nothing_is_deleted_that_the_archive_does_not_hold_as_it_is(
     text = manifest.read_text().replace(part.sha256, digest).replace(f'"bytes": {part.bytes}', f'"bytes": {size}')
     manifest.write_text(text)
     with pytest.raises(StorageCorrupt, match=r"record 5 of topic .* is not in the archive as it is in the topic"):
+        archive.run(INLINE, archive.Options(where, (topic,), tmp_path / "a", then_delete=True))
+    assert client.state(topic).count == 10
+
+
+def test_nothing_is_deleted_while_an_older_file_of_the_topic_is_missing_or_cut(
+    where: ConnectionOptions, client: Client, topic: str, tmp_path: Path
+) -> None:
+    deleting = archive.Options(where, (topic,), tmp_path / "a", then_delete=True)
+    fill(client, topic, 10)
+    archive.run(INLINE, deleting)
+    fill(client, topic, 10)
+    path = tmp_path / "a" / contents(tmp_path / "a").topics[0].parts[0].path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(StorageCorrupt, match=r"has \d+ bytes, the archive's manifest says"):
+        archive.run(INLINE, deleting)
+    path.unlink()
+    with pytest.raises(StorageCorrupt, match="is missing, but the archive's manifest lists it"):
+        archive.run(INLINE, deleting)
+    assert client.state(topic).count == 10
+    path.write_bytes(whole)
+    assert archive.run(INLINE, deleting).totals["deleted"] == 10
+
+
+@pytest.mark.parametrize("field", ["count", "first_seq"])
+def test_nothing_is_deleted_if_a_file_has_other_records_than_the_manifest_says(
+    where: ConnectionOptions, client: Client, topic: str, tmp_path: Path, field: str
+) -> None:
+    fill(client, topic, 10)
+    archive.run(INLINE, archive.Options(where, (topic,), tmp_path / "a"))
+    manifest = tmp_path / "a" / MANIFEST
+    body = json.loads(manifest.read_text())
+    body["topics"][0]["parts"][0][field] += 1
+    manifest.write_text(json.dumps(body))
+    client.delete(topic, before_seq=3)
+    with pytest.raises(StorageCorrupt, match="has 10 records, seqs 1 to 10; the archive's manifest says"):
+        archive.run(INLINE, archive.Options(where, (topic,), tmp_path / "a", then_delete=True))
+    assert client.state(topic).count == 8
+
+
+def test_nothing_is_deleted_that_the_topic_counts_and_does_not_serve(
+    where: ConnectionOptions, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic, 10)
+    served = verify.live_rows
+    monkeypatch.setattr(verify, "live_rows", lambda batches: (row for row in served(batches) if row[0] != 5))
+    with pytest.raises(StorageCorrupt, match=r"has 10 records up to seq 10 by the daemon's count, but serves 9"):
         archive.run(INLINE, archive.Options(where, (topic,), tmp_path / "a", then_delete=True))
     assert client.state(topic).count == 10
 

@@ -34,6 +34,8 @@ def run(snippet: Snippet, names: dict[str, Any], socket: str) -> None:
         return
     # The JVM is older than this test: it has another working directory, and another environment for its workers.
     code = snippet.code.replace('format("topicd")', f'format("topicd").option("socket", {socket!r})')
+    for opening in ("OPTIONS (", "WITH ("):
+        code = code.replace(opening, f"{opening}socket '{socket}', ")
     for place in ('"checkpointLocation", "', 'read.parquet("'):
         code = code.replace(place, f"{place}{Path.cwd()}/")
     exec(compile(code, snippet.where, "exec"), names)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.daemon import wait_until
 from topicd.client.blocking.client import Client
 from topicd.client.core.records import Record
 
@@ -59,12 +64,14 @@ def test_every_record_arrives_once_with_all_its_columns(read: Reading, orders: l
         (r.topic, r.seq, r.tag, r.node, r.data) for r in orders
     ]
     assert [int(r.ts.timestamp() * 1000) for r in rows] == [r.ts for r in orders]
-    assert [r.meta or {} for r in rows] == [{k: str(v) for k, v in r.meta.items()} for r in orders]
+    assert [json.loads(r.meta or "{}") for r in rows] == [r.meta for r in orders]
 
 
 def test_a_schema_of_the_user_is_followed(read: Reading, orders: list[Record]) -> None:
-    frame = read("tag string, seq bigint, data string", topic="orders.all")
-    assert frame.columns == ["tag", "seq", "data"]
+    frame = read("tag string, seq bigint, data string, meta map<string,string>", topic="orders.all")
+    assert frame.columns == ["tag", "seq", "data", "meta"]
+    assert frame.where("meta['trace'] = 't7'").select("meta").collect()[0].meta == {"trace": "t7", "n": "7"}
+    frame = frame.drop("meta")
     assert sorted(map(tuple, frame.collect()), key=lambda row: row[1]) == [(r.tag, r.seq, r.text) for r in orders]
 
 
@@ -78,6 +85,36 @@ def test_values_as_json(read: Reading, client: Client, topic: str) -> None:
         (None, None, True),
         (4, None, False),
     ]
+
+
+def test_values_as_avro(read: Reading, client: Client, topic: str, tmp_path: Path) -> None:
+    import fastavro
+
+    fields = [{"name": "id", "type": "int"}, {"name": "tags", "type": {"type": "map", "values": "string"}}]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), {"id": 7, "tags": {"a": "b"}})
+    client.publish_many(topic, [out.getvalue(), b"\xff"])
+    (tmp_path / "order.avsc").write_text(json.dumps(schema))
+    frame = read(topic=topic, valueFormat="avro", schemaFile=str(tmp_path / "order.avsc"))
+    rows = frame.orderBy("seq").select("data.id", "data.tags", "data").collect()
+    assert [(r.id, r.tags, r.data is None) for r in rows] == [(7, {"a": "b"}, False), (None, None, True)]
+
+
+def test_values_as_protobuf(read: Reading, client: Client, topic: str, tmp_path: Path) -> None:
+    from google.protobuf import descriptor_pb2, timestamp_pb2
+
+    found = descriptor_pb2.FileDescriptorSet()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(found.file.add())
+    file = found.file.add(name="order.proto", syntax="proto3", dependency=["google/protobuf/timestamp.proto"])
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=5, label=1)
+    order.field.add(name="at", number=2, type=11, label=1, type_name=".google.protobuf.Timestamp")
+    (tmp_path / "order.desc").write_bytes(found.SerializeToString())
+    client.publish_many(topic, [b"\x08\x07\x12\x02\x08\x64", b"\xff"])  # id: 7, at: {seconds: 100}
+    frame = read(topic=topic, valueFormat="protobuf", schemaFile=str(tmp_path / "order.desc"))
+    rows = frame.orderBy("seq").selectExpr("data.id", "unix_seconds(data.at) AS at", "data").collect()
+    assert [(r.id, r.at, r.data is None) for r in rows] == [(7, 100, False), (None, None, True)]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +159,42 @@ def test_topics_by_list_pattern_and_sql(spark: Any, read: Reading, client: Clien
     assert spark.sql("SELECT max(seq) FROM v").collect()[0][0] == 3
 
 
+def test_tables_of_the_catalog_are_read_with_options_where_they_are_read(
+    spark: Any, client: Client, socket: str, topic: str
+) -> None:
+    client.publish_many(topic, [b"x"] * 3)
+    where = f"socket '{socket}', topic '{topic}'"
+    spark.sql(f"CREATE TABLE catalogued USING topicd OPTIONS ({where})")
+    spark.sql("CREATE TABLE chosen (topic STRING, seq BIGINT, data BINARY) USING topicd")
+    try:
+        with pytest.raises(Exception, match=r"Spark hands the OPTIONS of a CREATE TABLE to no Python source: use"):
+            spark.sql("SELECT count(*) FROM catalogued").collect()
+        for table in ("catalogued", "chosen"):
+            assert spark.sql(f"SELECT max(seq) FROM {table} WITH ({where})").collect()[0][0] == 3
+        spark.sql(f"INSERT INTO chosen WITH (socket '{socket}') VALUES ('{topic}', 0, X'41')")
+        assert client.state(topic).head_seq == 4
+    finally:
+        spark.sql("DROP TABLE catalogued")
+        spark.sql("DROP TABLE chosen")
+
+
+def test_a_gap_that_is_acknowledged_fails_no_more(read: Reading, client: Client, topic: str) -> None:
+    client.publish_many(topic, [b"x"] * 2_000)
+    client.configure(topic, cap_records=500)
+    wait_until(lambda: client.state(topic).evict_floor == 1_501, "the cap to be applied")
+    asked = {"topic": topic, "startingOffsets": f'{{"{topic}": 11}}'}
+    with pytest.raises(Exception, match=rf"topic {topic}: records 11 to 1500 are gone") as raised:
+        read(**asked).count()
+    found = re.search(r"acknowledgeGaps=(\{.*\}),", str(raised.value))
+    assert found is not None
+    asked["acknowledgeGaps"] = found[1]
+    assert seqs(read(**asked)) == list(range(1_501, 2_001))
+    client.configure(topic, cap_records=400)
+    wait_until(lambda: client.state(topic).evict_floor == 1_601, "the cap to be applied")
+    with pytest.raises(Exception, match=rf"topic {topic}: records 1501 to 1600 are gone"):
+        read(**asked).count()
+
+
 def test_what_cap_took_fails_the_query_or_is_passed_over(read: Reading, client: Client, topic: str) -> None:
     client.configure(topic, cap_records=1_000)
     for _ in range(5):
@@ -153,6 +226,20 @@ def test_what_cap_takes_from_a_running_query_fails_it_or_is_passed_over(
         ({"topic": "there.is.none"}, "there.is.none"),
         ({"topic": "orders.all", "startingOffsets": "latest"}, "a batch query begins at earliest"),
         ({"topic": "orders.all", "startingOffsets": '{"orders.all": 99999}'}, "whose newest record is 3000"),
+        ({"topic": "orders.all", "startingOffsets": '{"order.all": 17}'}, "names topic 'order.all', which is not read"),
+        ({"topicPattern": "orders.*", "startingOffsets": '{"orders.al": 17}'}, "'orders.al', which is not there"),
+        (
+            {"topic": "orders.all", "startingOffsets": '{"orders.all": 500}', "endingTimestamp": "1"},
+            "the start, seq 500, is behind the end, seq 1",
+        ),
+        (
+            {
+                "topic": "orders.all",
+                "startingOffsets": '{"orders.all": "latest"}',
+                "endingOffsets": '{"orders.all": 7}',
+            },
+            "the start, seq 3001, is behind the end, seq 7",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said(read: Reading, orders: list[Record], options: Any, said: str) -> None:

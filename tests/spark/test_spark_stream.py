@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.daemon import LIVELY, Daemon, wait_until
 from topicd.client.blocking.client import Client
+from topicd.errors import InvalidRequest, TopicNotFound
 
 pytestmark = pytest.mark.timeout(120)
 WAIT_S = 60.0
@@ -130,18 +131,21 @@ def test_topics_of_a_pattern_are_found_as_they_appear(
     assert sorted(found.seqs) == [1, 1, 2, 2, 3]
 
 
+@pytest.mark.parametrize("acknowledged", [False, True])
 def test_a_trimmed_topic_fails_the_query_or_the_progress_names_the_gap(
-    stream: Callable[..., Stream], client: Client, topic: str
+    stream: Callable[..., Stream], client: Client, topic: str, acknowledged: bool
 ) -> None:
     client.publish_many(topic, [b"x"] * 100)
     stream(topic=topic).catch_up()
     client.configure(topic, cap_records=500)
     for _ in range(3):
         client.publish_many(topic, [b"x"] * 300)
+    gap = {topic: {"id": client.state(topic).topic_id, "seqs": "101-500"}}
+    going_on = {"acknowledgeGaps": json.dumps(gap)} if acknowledged else {"failOnDataLoss": "false"}
     strict = stream(topic=topic)
     with pytest.raises(Exception, match=rf"topic {topic}: records 101 to 500 are gone \(cap or ttl\)"):
         strict.catch_up()
-    lenient = stream(topic=topic, failOnDataLoss="false")
+    lenient = stream(topic=topic, **going_on)
     progress = lenient.catch_up()
     assert lenient.seqs == list(range(501, 1_001))
     assert json.loads(progress.sources[0].endOffset)[topic]["lost"] == "101-500"
@@ -196,14 +200,57 @@ def test_latest_without_a_name_is_refused(stream: Callable[..., Stream], topic: 
         stream(topic=topic, startingOffsets="latest").catch_up()
 
 
-def test_an_idle_stream_does_not_ask_all_the_time(client: Client, socket: str, topic: str) -> None:
+def stream_reader(**options: Any) -> Any:
+    """As Spark drives it, in this process."""
     from topicd.spark.options import ReadOptions
     from topicd.spark.stream import StreamReader
 
     pyspark_types = pytest.importorskip("pyspark.sql.types")
+    return StreamReader(ReadOptions.parse(options), pyspark_types.StructType().add("seq", "long"))
+
+
+def test_a_batch_waits_for_enough_records_or_long_enough(client: Client, socket: str, topic: str) -> None:
+    client.publish_many(topic, [b"x"] * 3)
+    given = {"socket": socket, "topic": topic, "minRecordsPerTrigger": "10", "idleWait": "0"}
+    patient, hasty = stream_reader(**given), stream_reader(**given, maxTriggerDelay="0")
+    limit = patient.getDefaultReadLimit()
+    start = patient.initialOffset()
+    first = patient.latestOffset(start, limit)
+    assert first[topic]["seq"] == 3, "nobody knows how long the last batch is ago: the first one comes at once"
+    hasty.latestOffset(start, limit)
+    client.publish_many(topic, [b"x"] * 9)
+    assert patient.latestOffset(first, limit) == first
+    assert hasty.latestOffset(first, limit)[topic]["seq"] == 12
     client.publish(topic, b"x")
-    options = ReadOptions.parse({"socket": socket, "topic": topic, "idleWait": str(WAIT_S)})
-    reader = StreamReader(options, pyspark_types.StructType().add("seq", "long"))
+    assert patient.latestOffset(first, limit)[topic]["seq"] == 13
+
+
+def test_available_now_reads_what_there_is_however_little(client: Client, socket: str, topic: str) -> None:
+    client.publish_many(topic, [b"x"] * 3)
+    reader = stream_reader(socket=socket, topic=topic, minRecordsPerTrigger="10", maxRecordsPerTrigger="10")
+    reader.prepareForTriggerAvailableNow()
+    limit, at = reader.getDefaultReadLimit(), reader.initialOffset()
+    for seq in (3, 3):
+        at = reader.latestOffset(at, limit)
+        assert at[topic]["seq"] == seq
+
+
+@pytest.mark.parametrize("options", [{"endingOffsets": "earliest"}, {"endingTimestamp": "5"}])
+def test_a_stream_has_no_end(socket: str, topic: str, options: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest, match="a stream has no end"):
+        stream_reader(socket=socket, topic=topic, **options)
+
+
+def test_a_start_for_a_topic_that_is_not_there_is_refused(client: Client, socket: str, topic: str) -> None:
+    client.publish(f"{topic}.a", b"x")
+    start = json.dumps({f"{topic}.b": 5})
+    with pytest.raises(TopicNotFound, match="which is not there"):
+        stream_reader(socket=socket, topics=f"{topic}.a,{topic}.b", startingOffsets=start).initialOffset()
+
+
+def test_an_idle_stream_does_not_ask_all_the_time(client: Client, socket: str, topic: str) -> None:
+    client.publish(topic, b"x")
+    reader = stream_reader(socket=socket, topic=topic, idleWait=str(WAIT_S))
     limit = reader.getDefaultReadLimit()
     start = reader.latestOffset(reader.initialOffset(), limit)
     ended: list[Any] = []

@@ -73,7 +73,10 @@ def test_the_option_names_the_topic_and_meta_has_three_forms(
 
 
 def test_what_was_read_can_be_written(spark: Any, client: Client, socket: str, topic: str) -> None:
-    records = [(f"{n}".encode(), f"tag-{n % 3}", "here", {"n": str(n)}) for n in range(2_000)]
+    def meta(n: int) -> dict[str, Any]:
+        return {"n": n, "text": str(n), "x": 1.5, "yes": True, "none": None, "list": [n, {"raw": b"\xff"}]}
+
+    records = [(f"{n}".encode(), f"tag-{n % 3}", "here", meta(n)) for n in range(2_000)]
     client.publish_many(topic, records)
     source = spark.read.format("topicd").options(socket=socket, topic=topic, includeMeta="true", minPartitions="2")
     save(source.load(), socket, topic=f"{topic}.copy")

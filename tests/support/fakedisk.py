@@ -202,6 +202,14 @@ class FakeDisk:
             for copy in (node.content, node.durable):
                 copy[offset : offset + len(data)] = data
 
+    def spoil(self, path: Path, start: int, end: int) -> None:
+        """From now on the disk gives none of these bytes: every read that touches one fails with EIO."""
+        with self._lock:
+            node = self._find(path)
+            if not isinstance(node, Inode):
+                raise _error(errno.ENOENT, path)
+            node.bad_sectors.append((start, end))
+
     # ---- inside ----
 
     def _parent(self, path: Path) -> tuple[Dir, str]:
@@ -243,7 +251,13 @@ class FakeFile:
         self._epoch = disk._epoch
 
     def pread(self, size: int, offset: int) -> bytes:
-        return self._do(lambda node: bytes(node.content[offset : offset + size]))
+        return self._do(lambda node: self._read(node, size, offset))
+
+    @staticmethod
+    def _read(node: Inode, size: int, offset: int) -> bytes:
+        if any(start < offset + size and offset < end for start, end in node.bad_sectors):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return bytes(node.content[offset : offset + size])
 
     def pwrite(self, parts: Sequence[Buffer], offset: int) -> None:
         data = b"".join(bytes(part) for part in parts)
@@ -257,6 +271,7 @@ class FakeFile:
             op = Write(self._disk._next(), offset, fits)
             node.pending.append(op)
             apply(node.content, op)
+            node.heal(offset, offset + len(fits))
         if len(fits) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -267,6 +282,7 @@ class FakeFile:
         if size != len(node.content):
             op = Truncate(self._disk._next(), size)
             node.pending.append(op)
+            node.heal(size, max(size, len(node.content)))
             apply(node.content, op)
 
     def sync_data(self) -> None:
@@ -284,8 +300,10 @@ class FakeFile:
     def size(self) -> int:
         return self._do(lambda node: len(node.content))
 
-    def map(self) -> memoryview:
-        return self._do(lambda node: memoryview(bytes(node.content)))
+    def read_into(self, target: memoryview, offset: int) -> int:
+        data = self.pread(len(target), offset)
+        target[: len(data)] = data
+        return len(data)
 
     def fileno(self) -> int:
         raise OSError(errno.ENOTSUP, "a fake file has no descriptor")

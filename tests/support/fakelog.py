@@ -162,6 +162,9 @@ class FakeTopic:
             "last_write_ts": self.records[-1].ts if self.records else None,
             "last_read_ts": None,
             "effective_priority": 0,
+            "settled_seq": self.head,
+            "open_commits": 0,
+            "lost": [],
             "config": self.config.to_fields(),
         }
 

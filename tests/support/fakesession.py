@@ -194,6 +194,15 @@ class Session(asyncio.Protocol):
         body = fields_of(request)
         return self._topic(body).delete(body.get("before_seq"), body.get("match"))
 
+    def open_commit(self, request: Request, flags: int) -> dict[str, Any]:
+        found = self.producer(request, flags)
+        first_no = fields_of(request).get("first_no") or found["expected"]
+        limits = {"max_records": 10_000, "max_bytes": 1 << 24, "max_inflight_bytes": 1 << 26}
+        return {**found, "first_no": first_no, **limits}
+
+    def close_commit(self, request: Request, flags: int) -> dict[str, Any]:
+        return {"topic_id": self._topic(fields_of(request)).id, "records": 0}
+
     def producer(self, request: Request, flags: int) -> dict[str, Any]:
         body = fields_of(request)
         topic = self._topic(body)
@@ -367,6 +376,8 @@ HANDLERS: dict[Op, Callable[[Session, Request, int], Any]] = {
     Op.DELETE_RECORDS: Session.delete_records,
     Op.PRODUCER: Session.producer,
     Op.RELEASE_PRODUCER: Session.producer,
+    Op.OPEN_COMMIT: Session.open_commit,
+    Op.CLOSE_COMMIT: Session.close_commit,
     Op.APPEND: Session.append,
     Op.FETCH: Session.fetch,
     Op.SUBSCRIBE: Session.subscribe,

@@ -174,8 +174,8 @@ class FaultFile:
     def size(self) -> int:
         return self._inner.size()
 
-    def map(self) -> memoryview:
-        return self._fs.look("map", self._path, self._inner.map)
+    def read_into(self, target: memoryview, offset: int) -> int:
+        return self._fs.look("read_into", self._path, lambda: self._inner.read_into(target, offset))
 
     def fileno(self) -> int:
         return self._inner.fileno()

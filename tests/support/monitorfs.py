@@ -229,8 +229,8 @@ class MonitorFile:
     def size(self) -> int:
         return self._inner.size()
 
-    def map(self) -> memoryview:
-        return self._inner.map()
+    def read_into(self, target: memoryview, offset: int) -> int:
+        return self._inner.read_into(target, offset)
 
     def fileno(self) -> int:
         return self._inner.fileno()

@@ -32,6 +32,12 @@ class Inode:
         self.content = bytearray(durable)  # what reads see
         self.durable = bytearray(durable)  # what survives
         self.pending: list[Write | Truncate] = []  # what may
+        self.bad_sectors: list[tuple[int, int]] = []  # bytes that no read gets until they are written again
+
+    def heal(self, start: int, end: int) -> None:
+        """These bytes were written, or cut off: the disk puts them elsewhere."""
+        parts = [part for a, b in self.bad_sectors for part in ((a, min(b, start)), (max(a, end), b))]
+        self.bad_sectors = [(a, b) for a, b in parts if a < b]
 
     def sync(self) -> None:
         # Not `durable = content`: pages that a failed sync dropped stay lost until they are written again.
@@ -81,8 +87,11 @@ class PowerLoss:
 
     def _copy(self, node: Inode | Dir) -> Inode | Dir:
         if id(node) not in self._copies:
-            whole = self.directory(node) if isinstance(node, Dir) else Inode(bytes(self._bytes(node)))
-            self._copies[id(node)] = whole
+            if isinstance(node, Dir):
+                self._copies[id(node)] = self.directory(node)
+            else:
+                self._copies[id(node)] = copy = Inode(bytes(self._bytes(node)))
+                copy.bad_sectors = list(node.bad_sectors)
         return self._copies[id(node)]
 
     def _name_survives(self, change: Rename) -> bool:

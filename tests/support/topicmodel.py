@@ -218,6 +218,9 @@ class TopicModel:
             "last_write_ts": self.last_ts,
             "last_read_ts": self.last_read,
             "effective_priority": self._priority(),
+            "settled_seq": self.head,
+            "open_commits": 0,
+            "lost": [],
             "config": self.config,
         }
 

@@ -47,12 +47,21 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.shards.process": ("topicd.child", *IPC, *DISK, *VOCABULARY),
     "topicd.shards.wal": ("topicd.child", "topicd.shards.process", *STORAGE, *DISK, *IPC, *VOCABULARY),
     "topicd.shards.delivery": ("topicd.child", "topicd.shards.process", *STORAGE, *DISK, *IPC, *VOCABULARY),
+    "topicd.filechannel": (*DISK, *VOCABULARY),
     "topicd.supervisor": (*IPC, *DISK, *VOCABULARY),
     "topicd.client": (*WIRE, *VOCABULARY),
     # Both faces stand on the core; the asyncio one lets threads do what blocks.
     "topicd.client.core": (*WIRE, *VOCABULARY),
-    "topicd.client.blocking": ("topicd.client.core", "topicd.client.staging", *WIRE, *VOCABULARY),
+    "topicd.client.blocking": (
+        "topicd.client.core",
+        "topicd.client.staging",
+        "topicd.client.spool",
+        *WIRE,
+        *VOCABULARY,
+    ),
     "topicd.client.staging": ("topicd.client.core", "topicd.client.blocking", *WIRE, *VOCABULARY),
+    # A spool is a file channel.
+    "topicd.client.spool": ("topicd.client.core", "topicd.client.blocking", "topicd.filechannel", *WIRE, *VOCABULARY),
     "topicd.client.aio": ("topicd.client", *WIRE, *VOCABULARY),
     "topicd.aio": ("topicd.client", *VOCABULARY),
     "topicd.bench": ("topicd.client", "topicd.aio", *VOCABULARY),
@@ -63,9 +72,16 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.cli": ("topicd.client", *VOCABULARY),
     "topicd.cli.show": ("topicd.client", *VOCABULARY),
     # Questions to a daemon, or jobs for it.
-    "topicd.cli.verbs": ("topicd.cli", "topicd.client", "topicd.bench", "topicd.spark", *VOCABULARY),
-    # Work on files: a data directory that no daemon uses, the file of tokens.
-    "topicd.cli.offline": ("topicd.cli", *STORAGE, *DISK, *VOCABULARY),
+    "topicd.cli.verbs": (
+        "topicd.cli",
+        "topicd.client",
+        "topicd.bench",
+        "topicd.spark",
+        "topicd.filechannel",
+        *VOCABULARY,
+    ),
+    # Work on files: a data directory that no daemon uses, the file of tokens, file channels.
+    "topicd.cli.offline": ("topicd.cli", "topicd.filechannel", *STORAGE, *DISK, *VOCABULARY),
     "topicd.__main__": ("topicd.supervisor.main",),
     "topicd": ("topicd.client", "topicd.aio", *VOCABULARY),
 }
@@ -167,6 +183,8 @@ def test_every_module_is_found() -> None:
         ("topicd.shards.delivery.turn", "import topicd.supervisor.loop"),
         ("topicd.shards.wal.shard", "def f():\n    from topicd.shards.delivery import turn"),
         ("topicd.disk.fs", "from topicd.ipc import shm"),
+        ("topicd.filechannel.writer", "from topicd.client.client import Client"),
+        ("topicd.filechannel.writer", "from topicd.shards.storage.walfile import GROUP"),
         ("topicd.supervisor.loop", "from topicd.shards.storage.walfile import GROUP"),
         ("topicd.supervisor.loop", "from topicd.shards.process.runtime import Shard"),
         ("topicd.child", "from topicd.disk.fs import RealFs"),

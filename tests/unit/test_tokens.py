@@ -16,7 +16,9 @@ from topicd.cli.exits import CliError
 from topicd.cli.main import root_command
 from topicd.cli.offline import token_file
 from topicd.errors import Conflict, Forbidden, FormatError, InvalidRequest, Unauthorized
-from topicd.tokens import EVERYTHING, Rights, TokenFile, digest_of
+from topicd.ipc.protocol.messages import REQUESTS, Op
+from topicd.limits import STAGE_KEY_DIGITS
+from topicd.tokens import EVERYTHING, SCOPES, Rights, TokenFile, digest_of
 
 NOW = 1_800_000_000_000
 
@@ -42,18 +44,52 @@ def test_a_name_outside_the_prefixes_is_refused_whatever_the_scope() -> None:
 
 
 def test_admin_may_do_everything() -> None:
-    for scope in ("read", "write", "delete", "admin"):
+    for scope in SCOPES:
         Rights("a", frozenset({"admin"})).require(scope, "x")
         EVERYTHING.require(scope, "x")
 
 
-def test_who_may_write_may_do_everything_with_topicds_own_topics() -> None:
+def test_who_may_write_may_do_everything_with_topicds_own_journals() -> None:
+    for scope in SCOPES:
+        Rights("a", frozenset({"write"})).require(scope, "topicd.restores")
+    with pytest.raises(Forbidden):
+        Rights("a", frozenset({"read"})).require("delete", "topicd.restores")
+    with pytest.raises(Forbidden):
+        Rights("a", frozenset({"write"}), ("orders.",)).require("read", "topicd.restores")
+
+
+@pytest.mark.parametrize("name", ["topicd.stage.", "topicd.commits."])
+def test_stages_are_for_who_may_stage_whatever_his_prefixes(name: str) -> None:
+    job = Rights("job", frozenset({"write", "stage"}), ("orders.",))
     for scope in ("read", "write", "delete", "admin"):
-        Rights("a", frozenset({"write"})).require(scope, "topicd.stage.x")
-    with pytest.raises(Forbidden):
-        Rights("a", frozenset({"read"})).require("delete", "topicd.stage.x")
-    with pytest.raises(Forbidden):
-        Rights("a", frozenset({"write"}), ("orders.",)).require("read", "topicd.stage.x")
+        job.require(scope, f"{name}x")
+        for others in ({"read", "write", "delete"}, {"write"}):
+            with pytest.raises(Forbidden, match="no stage right"):
+                Rights("a", frozenset(others)).require(scope, f"{name}x")
+    with pytest.raises(Forbidden, match="no read right"):
+        job.require("read", "orders.x")
+    with pytest.raises(Forbidden, match="may not touch"):
+        Rights("a", frozenset({"admin"}), ("orders.",)).require("read", f"{name}x")
+
+
+def test_stages_are_shown_to_who_knows_whose_they_are() -> None:
+    key, job = "a" * STAGE_KEY_DIGITS, Rights("job", frozenset({"write", "stage"}), ("orders.",))
+    mine = f"topicd.stage.{key}.0.0.1-2"
+    assert job.lists(mine, f"topicd.stage.{key}.") and not job.allows(mine)
+    for prefix in ("", "topicd.", "topicd.stage.", f"topicd.stage.{key[:-1]}"):
+        assert not job.lists(mine, prefix) and EVERYTHING.lists(mine, prefix)
+    assert not Rights("a", frozenset({"read", "write"})).lists(mine, f"topicd.stage.{key}.")
+
+
+def test_consumers_need_a_right_of_their_own_which_reading_is_not() -> None:
+    with pytest.raises(Forbidden, match="token 'a' has no consume right"):
+        Rights("a", frozenset({"read", "write"})).require("consume", "orders")
+    Rights("a", frozenset({"consume"})).require("consume", "orders")
+    consuming = {
+        REQUESTS[op].RIGHT for op in (Op.CONSUMER_OPEN, Op.CONSUMER_ACK, Op.CONSUMER_RESET, Op.CONSUMER_REMOVE)
+    }
+    assert consuming == {("consume",)}
+    assert {REQUESTS[op].RIGHT for op in (Op.CONSUMER_STATE, Op.CONSUMER_LIST)} == {("read",)}
 
 
 def test_either_of_two_scopes_is_enough() -> None:

@@ -192,5 +192,17 @@ CORE_FUNCTION(core_columns);        /* columns.c */
 CORE_FUNCTION(core_take_run);       /* runs.c */
 CORE_FUNCTION(core_run_answers);
 CORE_FUNCTION(core_run_chains);     /* files.c */
+CORE_FUNCTION(core_crc32);          /* messages.c */
+CORE_FUNCTION(core_message_head);
+CORE_FUNCTION(core_measure_messages);
+CORE_FUNCTION(core_encode_messages);
+CORE_FUNCTION(core_send_message);
+CORE_FUNCTION(core_split_messages);
+CORE_FUNCTION(core_scan_messages);
+CORE_FUNCTION(core_find_message);
+CORE_FUNCTION(core_publish);        /* futex.c */
+CORE_FUNCTION(core_signal_count);
+CORE_FUNCTION(core_raise_signal);
+CORE_FUNCTION(core_await_signal);
 
 #endif

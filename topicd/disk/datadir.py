@@ -3,16 +3,18 @@ files of a format it does not know.
 
 LOCK holds the pid of the supervisor. Children inherit the descriptor, so that the lock outlives a killed
 supervisor until the last of its children has left: two WAL writers can never meet. FORMAT is JSON:
-version, created_ms, wal_seed, and since version 3 a checksum of the three. It is believed byte for byte or not
+version, created_ms, wal_seed, and since version 4 a checksum of the three. It is believed byte for byte or not
 at all: with a wrong seed every group of the log would look like free space.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
 import os
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -26,8 +28,8 @@ from topicd.errors import FormatError
 from topicd.limits import MAX_U64
 from topicd.paths import DataDir
 
-FORMAT_VERSION = 3
-_UNCHECKED = (1, 2)  # without a checksum; 1 also without direct frames in the log
+FORMAT_VERSION = 4
+_UNCHECKED = (1, 2, 3)  # without a checksum; 1 also without direct frames in the log, 2 without commit frames
 _FORMAT_MAX = 64 * 1024
 _POLL_S = 0.05
 
@@ -55,7 +57,7 @@ def make_directory(fs: Fs, path: Path) -> None:
 
 def take_lock(data: DataDir, patience_s: float) -> int:
     """The descriptor that holds the lock. Waits up to patience_s for the children of a dead supervisor."""
-    fd = os.open(data.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    fd = _open_lock(data.lock)
     deadline = time.monotonic() + patience_s
     waited = False
     while True:
@@ -76,8 +78,26 @@ def take_lock(data: DataDir, patience_s: float) -> int:
         except OSError:
             os.close(fd)
             raise
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _open_lock(path: Path) -> int:
+    """A file of its own: what a link leads to may be anybody's, and two links to it would be two locks."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
+    except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise FormatError(f"{path} is no plain file; remove it if no topicd runs here") from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FormatError(f"{path} is no plain file; remove it if no topicd runs here")
     return fd
 
 

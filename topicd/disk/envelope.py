@@ -53,7 +53,7 @@ def version_of(raw: bytes) -> int | None:
 def pack(path: Path, magic: bytes, version: int, body: Any) -> bytes:
     if len(magic) != 4:
         raise ValueError(f"magic must have 4 bytes, not {magic!r}")
-    packed: bytes = msgpack.packb(body, use_bin_type=True)
+    packed = _packed(body)
     if HEADER_BYTES + len(packed) > SMALL_FILE_MAX:
         raise _wrong(path, "size", HEADER_BYTES + len(packed), f"at most {SMALL_FILE_MAX}")
     head = _HEADER.pack(magic, version, 0, len(packed))
@@ -61,6 +61,37 @@ def pack(path: Path, magic: bytes, version: int, body: Any) -> bytes:
 
 
 def unpack(path: Path, magic: bytes, version: int, raw: bytes) -> Any:
+    body = _checked(path, magic, version, raw)
+    try:
+        return msgpack.unpackb(body, raw=False, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise _wrong(path, "body", str(error) or type(error).__name__, "msgpack") from error
+
+
+def check(fs: Fs, path: Path, magic: bytes, version: int) -> None:
+    """Raises what load() would, without looking into the body: a thread that does this holds nobody up."""
+    _checked(path, magic, version, read_all(fs, path, SMALL_FILE_MAX))
+
+
+def _packed(body: Any) -> bytes:
+    """Item by item where a list is long: one call would keep the interpreter's lock until it is through."""
+    packer = msgpack.Packer(use_bin_type=True, autoreset=False)
+    if not isinstance(body, dict):
+        packer.pack(body)
+        return bytes(packer.bytes())
+    packer.pack_map_header(len(body))
+    for key, value in body.items():
+        packer.pack(key)
+        if isinstance(value, list):
+            packer.pack_array_header(len(value))
+            for item in value:
+                packer.pack(item)
+        else:
+            packer.pack(value)
+    return bytes(packer.bytes())
+
+
+def _checked(path: Path, magic: bytes, version: int, raw: bytes) -> memoryview:
     if len(raw) < HEADER_BYTES:
         raise _wrong(path, "size", len(raw), f"at least {HEADER_BYTES}")
     found_magic, found_version, flags, body_len = _HEADER.unpack_from(raw)
@@ -77,10 +108,7 @@ def unpack(path: Path, magic: bytes, version: int, raw: bytes) -> Any:
     actual = _checksum(raw[: _HEADER.size], body)
     if actual != checksum:
         raise _wrong(path, "checksum", f"{actual:016x}", f"{checksum:016x}")
-    try:
-        return msgpack.unpackb(body, raw=False, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise _wrong(path, "body", str(error) or type(error).__name__, "msgpack") from error
+    return body
 
 
 def _checksum(head: bytes, body: bytes | memoryview) -> int:

@@ -8,7 +8,6 @@ and MonitorFs (tests/support) in the place of RealFs.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,7 +30,6 @@ __all__ = [
     "RealFile",
     "RealFs",
     "is_directory",
-    "map_file",
     "read_all",
     "replace_file",
     "tmp_path",
@@ -98,13 +96,18 @@ class RealFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
-    def map(self) -> memoryview:
-        size = self.size()
-        if size == 0:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(self._fd, size, access=mmap.ACCESS_READ))
+    def read_into(self, target: memoryview, offset: int) -> int:
+        got, size = 0, len(target)
+        while got < size and (done := os.preadv(self._fd, [target[got:]], offset + got)):
+            got += done
+        return got
 
     def fileno(self) -> int:
+        return self._fd
+
+    @property
+    def raw_fd(self) -> int:
+        """What C may write through instead of pwrite. Files that watch or fail their calls have none."""
         return self._fd
 
     def begin_sync(self, offset: int, length: int) -> None:
@@ -242,6 +245,10 @@ def read_all(fs: Fs, path: Path, limit: int) -> bytes:
                 f"{path}: {size} bytes, expected at most {limit}", path=str(path), found=size, expected=limit
             )
         return file.pread(size, 0)
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)  # calls on an open file do not know its name
+        raise
     finally:
         file.close()
 
@@ -253,15 +260,6 @@ def is_directory(fs: Fs, path: Path) -> bool:
     except OSError:
         return False
     return fs.exists(path)
-
-
-def map_file(fs: Fs, path: Path) -> memoryview:
-    """The file's bytes as they are now."""
-    file = fs.open(path)
-    try:
-        return file.map()
-    finally:
-        file.close()
 
 
 TMP_SUFFIX = ".tmp"

@@ -1,4 +1,8 @@
-"""A filesystem as the rest of the code sees it: the real one (fs.py), and those that tests put in its place."""
+"""A filesystem as the rest of the code sees it: the real one (fs.py), and those that tests put in its place.
+
+Files are read, never mapped: a page that the disk cannot give, or that was cut off, is an OSError or a short read of
+one call, where a map would kill the process (docs/adr/0020).
+"""
 
 from __future__ import annotations
 
@@ -36,8 +40,9 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
-    def map(self) -> memoryview:
-        """The current bytes, read-only. The view outlives close(); the mapping goes with its last view."""
+    def read_into(self, target: memoryview, offset: int) -> int:
+        """Fill target from offset; how many bytes there were, fewer only at the end of the file. After an OSError any
+        part of target may be filled."""
         ...
 
     def fileno(self) -> int: ...

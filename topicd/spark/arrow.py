@@ -1,15 +1,13 @@
 """From frames to Arrow batches of the wanted schema. Promise: no Python loop over records; the buffers come from the
-native core as they are. (Meta as map or JSON is the exception: each different one is unpacked once per batch.)
+native core as they are. (Exceptions: meta as map or JSON, each different one unpacked once per batch, and values with a
+schema file, which are decoded one by one.)
 """
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -17,6 +15,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from topicd._native.interface import Columns
 from topicd.client.core.batch import Batch
+from topicd.errors import InvalidRequest
+from topicd.spark import metas
 from topicd.spark.schema import check_schema
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class Shape:
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         check_schema(schema, options)
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._parsed = options.value_format == "json"
+        self._parsed = options.parses
+        self._decode = options.codec.decoder() if options.codec is not None else None
         self._only, self._never = (
             pa.array(nodes, pa.string()) if nodes else None for nodes in (options.nodes, options.exclude_nodes)
         )
@@ -59,7 +60,9 @@ class Shape:
         plain = kind if kind in (pa.binary(), pa.string()) and not self._parsed else pa.binary()
         buffers = [None, pa.py_buffer(found.data_offsets), pa.py_buffer(found.data)]
         data = pa.Array.from_buffers(plain, found.count, buffers)
-        return data if plain == kind and not self._parsed else parse_json(data, kind)
+        if plain == kind and not self._parsed:
+            return data
+        return parse_json(data, kind) if self._decode is None else decoded(data, kind, self._decode)
 
 
 def _seqs(kind: Any, found: Columns) -> Any:
@@ -79,9 +82,9 @@ def _metas(kind: Any, found: Columns) -> Any:
     stored = _labels(found, "meta", pa.binary())
     if kind == pa.binary():
         return stored
-    shown = _as_json if kind == pa.string() else _as_pairs
+    shown: Any = metas.as_json if kind == pa.string() else metas.as_pairs
     coded = stored.dictionary_encode()
-    values = pa.array([shown(_unpacked(packed)) for packed in coded.dictionary.to_pylist()], kind)
+    values = pa.array([shown(packed) for packed in coded.dictionary.to_pylist()], kind)
     return values.take(coded.indices)
 
 
@@ -94,28 +97,17 @@ _COLUMNS: dict[str, Callable[[Any, Columns], Any]] = {
 }
 
 
-# ---- meta ----
+# ---- values ----
 
 
-def _unpacked(packed: bytes) -> dict[str, Any]:
-    return {str(key): value for key, value in msgpack.unpackb(packed, strict_map_key=False).items()}
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_text_of_bytes)
-
-
-def _as_pairs(meta: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Text as it is, null as null, anything else as JSON."""
-    return [(key, value if value is None or isinstance(value, str) else _as_json(value)) for key, value in meta.items()]
-
-
-def _text_of_bytes(value: Any) -> str:
-    """JSON has no bytes, and no msgpack extensions such as its timestamp."""
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
-
-
-# ---- JSON ----
+def decoded(data: Any, kind: Any, decode: Callable[[bytes], Any]) -> Any:
+    """Values of a schema file."""
+    try:
+        return pa.array(map(decode, data.to_pylist()), kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as exc:
+        raise InvalidRequest(
+            f"column data cannot be {kind}: the values of the schema file do not fit ({exc})"
+        ) from None
 
 
 def parse_json(data: Any, kind: Any) -> Any:

@@ -79,7 +79,7 @@ def at_most(places: Places, target: Places) -> Places:
 def limited(before: Places, reachable: Places, most: int | None) -> Places:
     """So many records at most: one of each topic that has some, so that none starves, and the rest in proportion."""
     begins = {topic: _begin(before.get(topic), place) for topic, place in reachable.items()}
-    backlog = {topic: place.seq - begins[topic] for topic, place in reachable.items() if place.seq > begins[topic]}
+    backlog = backlogs(before, reachable)
     total = sum(backlog.values())
     if most is None or total <= most:
         return reachable
@@ -87,6 +87,12 @@ def limited(before: Places, reachable: Places, most: int | None) -> Places:
     rest, left = most - len(largest), total - len(largest)
     shares = {topic: 1 + rest * (backlog[topic] - 1) // left for topic in largest}
     return {**before, **{topic: replace(reachable[topic], seq=begins[topic] + shares[topic]) for topic in largest}}
+
+
+def backlogs(before: Places, reachable: Places) -> dict[str, int]:
+    """How many seqs of each topic are new; only topics that have some."""
+    new = {topic: place.seq - _begin(before.get(topic), place) for topic, place in reachable.items()}
+    return {topic: count for topic, count in new.items() if count > 0}
 
 
 def _begin(known: Place | None, place: Place) -> int:

@@ -18,8 +18,8 @@ from topicd.client.blocking.client import Client
 from topicd.client.core.answers import TopicInfo, TopicState
 from topicd.config import Settings
 from topicd.errors import InvalidRequest, TopicNotFound
-from topicd.spark import loss
-from topicd.spark.options import EARLIEST, LATEST, Bound, ReadOptions
+from topicd.spark.bounds import EARLIEST, LATEST, Bound, check_order
+from topicd.spark.options import ReadOptions
 
 WORTH_A_TASK = 50_000  # records; a task costs about as long as reading these
 SEGMENT_RECORDS = Settings().segment_max_records
@@ -83,22 +83,30 @@ def batch_ranges(client: Client, options: ReadOptions) -> list[Range]:
     if options.starting.default == LATEST or options.ending.default == EARLIEST:
         raise InvalidRequest("a batch query begins at earliest, a seq or a time, and ends at latest, a seq or a time")
     ranges = []
-    for topic in topic_names(client, options):
+    topics = topic_names(client, options)
+    check_named(options, topics)
+    for topic in topics:
         state = client.state(topic)
-        wanted = Range(
-            topic,
-            state.topic_id,
-            cursor_at(client, state, options.starting, "startingOffsets"),
-            cursor_at(client, state, options.ending, "endingOffsets"),
-        )
-        ranges.append(without_lost(wanted, state, options))
+        after = cursor_at(client, state, options.starting, "startingOffsets")
+        up_to = cursor_at(client, state, options.ending, "endingOffsets")
+        if options.starting.ts_ms is not None or options.starting.of(topic) != EARLIEST:
+            check_order(topic, after, up_to)
+        ranges.append(without_lost(Range(topic, state.topic_id, after, up_to), state, options))
     return [found for found in ranges if len(found)]
+
+
+def check_named(options: ReadOptions, there: list[str]) -> None:
+    """Is every topic there that an offset is given for?"""
+    for option, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        for topic, _ in bound.seqs:
+            if topic not in there:
+                raise TopicNotFound(f"option {option} names topic {topic!r}, which is not there", topic=topic)
 
 
 def cursor_at(client: Client, state: TopicState, bound: Bound, option: str) -> int:
     """The last seq before the bound."""
     if bound.ts_ms is not None:
-        return _cursor_at_time(client, state, bound.ts_ms)
+        return cursor_at_time(client, state, bound.ts_ms)
     position = bound.of(state.topic)
     if position == EARLIEST:
         return state.earliest_seq - 1
@@ -111,10 +119,19 @@ def cursor_at(client: Client, state: TopicState, bound: Bound, option: str) -> i
     return max(int(position) - 1, 0)
 
 
-def _cursor_at_time(client: Client, state: TopicState, ts_ms: int) -> int:
+def cursor_at_time(client: Client, state: TopicState, ts_ms: int) -> int:
     moment = _EPOCH + timedelta(milliseconds=ts_ms)
     found = client.read(state.topic, limit=1, from_time=moment, metadata_only=True)
     return min(found[0].seq - 1, state.head_seq) if len(found) else state.head_seq
+
+
+def check_not_shrunk(state: TopicState, seq: int, who: str) -> None:
+    """A topic never ends before what was read of it."""
+    if state.head_seq < seq:
+        raise InvalidRequest(
+            f"topic {state.topic} ends at {state.head_seq}, but {who} says that {seq} was read: "
+            "its newest records are gone, and their seqs are being given out again"
+        )
 
 
 def without_lost(wanted: Range, state: TopicState, options: ReadOptions) -> Range:
@@ -122,7 +139,9 @@ def without_lost(wanted: Range, state: TopicState, options: ReadOptions) -> Rang
     floor = min(state.evict_floor - 1, wanted.up_to)
     if floor <= wanted.after:
         return wanted
-    loss.report(wanted.topic, wanted.after + 1, floor, "cap or ttl", fail=options.fail_on_data_loss)
+    options.losses.report(
+        wanted.topic, wanted.topic_id, wanted.after + 1, floor, "cap or ttl", gap_to=state.evict_floor - 1
+    )
     return replace(wanted, after=floor)
 
 

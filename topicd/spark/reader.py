@@ -53,8 +53,8 @@ def read_ranges(task: Task, options: ReadOptions, schema: StructType) -> Iterato
 
 
 def batches(client: Client, wanted: Range, options: ReadOptions) -> Iterator[Batch]:
-    def lost(first: int, last: int, reason: str) -> None:
-        loss.report(wanted.topic, first, last, reason, fail=options.fail_on_data_loss)
+    def lost(first: int, last: int, reason: str, gap_to: int | None = None) -> None:
+        options.losses.report(wanted.topic, wanted.topic_id, first, last, reason, gap_to=gap_to)
 
     position = wanted.after
     try:
@@ -64,9 +64,9 @@ def batches(client: Client, wanted: Range, options: ReadOptions) -> Iterator[Bat
             if batch.topic_id != wanted.topic_id:
                 lost(position + 1, wanted.up_to, GapReason.RECREATED.value)
                 return
-            if batch.tombstone is not None:
-                gap = batch.tombstone
-                lost(gap.gap_from, min(gap.gap_to, wanted.up_to), gap.reason)
+            gap = batch.tombstone
+            if gap is not None and gap.gap_from <= wanted.up_to:
+                lost(gap.gap_from, min(gap.gap_to, wanted.up_to), gap.reason, gap.gap_to)
             position = batch.next_from_seq
             if len(batch):
                 yield batch

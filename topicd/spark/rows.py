@@ -6,16 +6,13 @@ frames, and a row that cannot be a record is refused with what is wrong with it.
 | data | binary or string | needed; null is refused |
 | topic | string | needed unless the option topic names one for all |
 | tag, node | string or binary | null or empty: none |
-| meta | map<string,string>, string (a JSON object) or binary (msgpack) | null: none |
+| meta | string (a JSON object, see `metas`), binary (msgpack) or map<string,string> (texts) | null: none |
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
-
-import msgpack
 
 from topicd._native import core
 from topicd._native.interface import Values
@@ -23,6 +20,7 @@ from topicd.client.staging.writing import Laid, check_destination
 from topicd.errors import BatchTooLarge, InvalidRequest
 from topicd.frames import codec_error
 from topicd.limits import MAX_BATCH_RECORDS, MIB
+from topicd.spark import metas
 
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
@@ -165,17 +163,7 @@ def _packed(array: Array) -> Values:
     import pyarrow as pa
 
     if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
-        array = pa.array((_meta(value) for value in array.to_pylist()), pa.binary())
+        pack: Any = metas.from_pairs if pa.types.is_map(array.type) else metas.from_json
+        found = (None if value is None else pack(value) for value in array.to_pylist())
+        array = pa.array(found, pa.binary())
     return _values(array)
-
-
-def _meta(value: Any) -> bytes | None:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as exc:
-            raise InvalidRequest(f"meta is not JSON: {exc}") from None
-        if not isinstance(value, dict | None):
-            raise InvalidRequest("meta as JSON must be an object")
-    packed: bytes | None = msgpack.packb(dict(value)) if value else None
-    return packed

@@ -8,8 +8,9 @@ another type where there is one) or refused with what is possible.
 | ts | timestamp | when the daemon stored it; also timestamp_ntz, in UTC |
 | node | string | null: none was given |
 | tag | string | null: none was given |
-| meta | map<string,string> | with includeMeta; also string (JSON) and binary (msgpack as stored: nothing is lost) |
-| data | binary | also string; with valueFormat=json whatever the option `schema` says, null where it does not fit |
+| meta | string | with includeMeta; JSON, see `metas`. Also binary (msgpack as stored) and map<string,string> |
+| data | binary | also string; with valueFormat=json whatever the option `schema` says, with avro and protobuf |
+| | | what the schema file says; null where it does not fit |
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TYPES: dict[str, tuple[str, ...]] = {
     "ts": ("timestamp", "timestamp_ntz"),
     "node": ("string",),
     "tag": ("string",),
-    "meta": ("map<string,string>", "string", "binary"),
+    "meta": ("string", "binary", "map<string,string>"),
     "data": ("binary", "string"),
 }
 _DDL = {"timestamp": "timestamp_ltz"}  # a bare timestamp is what the session's settings say
@@ -46,12 +47,14 @@ def default_schema(options: ReadOptions) -> str:
         if name == "meta" and not options.include_meta:
             continue
         kind = _data_type(options) if name == "data" else _DDL.get(kinds[0], kinds[0])
-        always = name in _ALWAYS and not (name == "data" and options.value_format == "json")
+        always = name in _ALWAYS and not (name == "data" and options.parses)
         columns.append(f"{name} {kind}{' NOT NULL' if always else ''}")
     return ", ".join(columns)
 
 
 def _data_type(options: ReadOptions) -> str:
+    if options.codec is not None:
+        return options.codec.ddl()
     if options.value_format != "json":
         return options.value_format or "binary"
     if options.value_schema is None:
@@ -68,7 +71,7 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
             raise InvalidRequest(f"topics have no column {field.name!r:.100}; there are {', '.join(_TYPES)}")
         kind, allowed = field.dataType.simpleString(), _TYPES[field.name]
         if field.name == "data":
-            if options.value_format == "json" or (options.value_format is None and _WHOLE_TYPE.match(kind)):
+            if options.parses or (options.value_format is None and _WHOLE_TYPE.match(kind)):
                 continue
             allowed = allowed if options.value_format is None else (options.value_format,)
         if kind not in allowed:

@@ -24,9 +24,10 @@ from topicd.client.core.answers import TopicState
 from topicd.errors import Conflict, ConsumerNotFound, InvalidRequest, TopicNotFound
 from topicd.model import GapReason
 from topicd.spark import connection, loss, offsets
+from topicd.spark.bounds import LATEST, Bound
 from topicd.spark.offsets import Offset, Place, Places
-from topicd.spark.options import LATEST, ReadOptions
-from topicd.spark.plan import cursor_at, matching, split, topic_names, topic_state
+from topicd.spark.options import ReadOptions
+from topicd.spark.plan import check_named, check_not_shrunk, cursor_at, matching, split, topic_names, topic_state
 from topicd.spark.reader import Task, read_ranges
 from topicd.spark.schema import check_schema
 
@@ -46,8 +47,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "a stream that begins at latest needs option consumer: the daemon keeps the start under that name, "
                 "so that a query that is restarted before its first batch is done skips nothing"
             )
+        if options.ending != Bound(LATEST):
+            raise InvalidRequest("a stream has no end: endingOffsets and endingTimestamp belong to batch queries")
         self._options = options
         self._schema = schema
+        self._triggered: float | None = None  # when a batch was last planned
         self._target: Places | None = None  # where Trigger.AvailableNow ends
         self._missing: set[str] = set()  # topics whose end was reported
 
@@ -55,8 +59,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:
         client = self._client()
-        found = (topic_state(client, topic) for topic in topic_names(client, self._options))
-        return offsets.encode({state.topic: self._first_place(client, state) for state in found if state is not None})
+        states = (topic_state(client, topic) for topic in topic_names(client, self._options))
+        found = [state for state in states if state is not None]
+        check_named(self._options, [state.topic for state in found])
+        return offsets.encode({state.topic: self._first_place(client, state) for state in found})
 
     def _first_place(self, client: Client, state: TopicState) -> Place:
         options = self._options
@@ -73,19 +79,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Waits a little when there is nothing new: Spark asks again at once."""
+        """Waits a little when there is nothing new, or too little: Spark asks again at once."""
         before = offsets.decode(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         client = self._client()
         until = time.monotonic() + (self._options.idle_wait if self._target is None else 0.0)
         while True:
-            end = offsets.limited(before, self._reachable(client, before), most)
+            reachable = self._reachable(client, before)
+            too_few = reachable != before and self._waits_for_more(before, reachable)
+            end = before if too_few else offsets.limited(before, reachable, most)
             left = until - time.monotonic()
             if end != before:
+                self._triggered = time.monotonic()
                 return offsets.encode(end)
             if left <= 0:
                 return start
-            self._wait(client, before, left)
+            if too_few:
+                time.sleep(min(_POLL_S, left))
+            else:
+                self._wait(client, before, left)
+
+    def _waits_for_more(self, before: Places, reachable: Places) -> bool:
+        """Never at the start, when nobody knows how long the last batch is ago, and not where the end is fixed."""
+        least = self._options.min_records_per_trigger
+        if least is None or self._target is not None or self._triggered is None:
+            return False
+        waited = time.monotonic() - self._triggered
+        return waited < self._options.max_trigger_delay and sum(offsets.backlogs(before, reachable).values()) < least
 
     def reportLatestOffset(self) -> Offset | None:
         return offsets.encode(self._heads(self._client()))
@@ -137,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         heads = self._heads(client)
         missing = before.keys() - heads.keys()
         for topic in sorted(missing - self._missing):
-            loss.report_rest(topic, before[topic].seq, loss.DELETED, fail=self._options.fail_on_data_loss)
+            self._options.losses.report_rest(topic, before[topic].topic_id, before[topic].seq, loss.DELETED)
         self._missing = missing
         reached = ((topic, self._reach(client, topic, before.get(topic), head)) for topic, head in heads.items())
         found = {topic: place for topic, place in reached if place is not None}
@@ -152,24 +172,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return known if state is None else self._head_of(client, known, state)
 
     def _head_of(self, client: Client, known: Place | None, state: TopicState) -> Place:
-        head = Place(state.topic_id, state.head_seq)
+        head, losses = Place(state.topic_id, state.head_seq), self._options.losses
         if known is None:
             if self._options.consumer is not None:  # keeps the start, should the first batch with this topic fail
                 client.open_consumer(state.topic, self._options.consumer, state.earliest_seq - 1)
             return replace(head, after=state.earliest_seq - 1)
         if known.topic_id != state.topic_id:
-            reason = GapReason.RECREATED.value
-            loss.report_rest(state.topic, known.seq, reason, fail=self._options.fail_on_data_loss)
+            losses.report_rest(state.topic, known.topic_id, known.seq, GapReason.RECREATED.value)
             return replace(head, after=state.earliest_seq - 1, lost=f"{known.seq + 1}-")
-        if state.head_seq < known.seq:
-            raise InvalidRequest(
-                f"topic {state.topic} ends at {state.head_seq}, but the checkpoint says that {known.seq} was read: "
-                "its newest records are gone, and their seqs are being given out again"
-            )
+        check_not_shrunk(state, known.seq, "the checkpoint")
         floor = state.evict_floor - 1
         if floor <= known.seq:
             return head
-        loss.report(state.topic, known.seq + 1, floor, "cap or ttl", fail=self._options.fail_on_data_loss)
+        losses.report(state.topic, state.topic_id, known.seq + 1, floor, "cap or ttl")
         return replace(head, after=floor, lost=f"{known.seq + 1}-{floor}")
 
     def _wait(self, client: Client, before: Places, left: float) -> None:

@@ -22,7 +22,8 @@ from topicd.client.staging.writing import check_destination
 from topicd.clock import SystemClock
 from topicd.errors import InvalidRequest, TopicdError
 from topicd.spark import connection
-from topicd.spark.options import ConnectionOptions, Given
+from topicd.spark.given import Given
+from topicd.spark.options import ConnectionOptions
 from topicd.spark.rows import check_columns, lay_out
 
 if TYPE_CHECKING:

@@ -21,6 +21,8 @@ from topicd.supervisor.states import CHILD_STATES, RUNNING, ChildState, Machine
 # Until a process has published its first heartbeat it may still be loading its code.
 BOOT_GRACE_S = 30.0
 
+_UTIME = 11  # in /proc/<pid>/stat, counted behind the state; the time in the kernel follows
+
 # Batches come and go by the megabyte: keep their memory instead of giving it back and faulting it in again. It is
 # bounded by what may be under way and by checkpoint_bytes.
 _MALLOC = {
@@ -52,6 +54,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._served_at: float | None = None
         self._heard_at = 0.0
+        self._worked: int | None = None  # clock ticks of processor time, when they were looked at last
         self._inbox: deque[dict[str, Any]] = deque()
 
     @property
@@ -92,6 +95,7 @@ class Child:
         finally:
             theirs.close()
         self.spawned_at = self._heard_at = now
+        self._worked = None
         self.told_start = self.wants_ids = False
         self.percent, self.what, self._served_at, self.exit_code = 0.0, "", None, None
         self._machine.move(ChildState.STARTING)
@@ -146,6 +150,15 @@ class Child:
         if stats is None:
             return now - self._heard_at - BOOT_GRACE_S
         return now - max(self._heard_at, float(stats.get("heartbeat", 0.0)))
+
+    def works(self) -> bool:
+        """Has it used the processor since this was asked last, or does it wait for one, or for the disk?"""
+        try:
+            state, fields = _stat(self.pid)
+        except OSError:
+            return False
+        before, self._worked = self._worked, int(fields[_UTIME]) + int(fields[_UTIME + 1])
+        return state in ("R", "D") or (before is not None and self._worked > before)
 
     def stats(self) -> dict[str, Any] | None:
         """The page of the process that runs now; None if it has not written one yet."""
@@ -203,3 +216,10 @@ class Child:
         if self.channel is not None:
             self.channel.close()
             self.channel = None
+
+
+def _stat(pid: int) -> tuple[str, list[str]]:
+    """The state of a process, and what follows it in /proc/<pid>/stat."""
+    with open(f"/proc/{pid}/stat") as file:
+        state, *fields = file.read().rpartition(")")[2].split()
+    return state, fields

@@ -20,6 +20,7 @@ from topicd.supervisor.restarts import FAST_CRASHES, FAST_WINDOW_S
 from topicd.supervisor.states import ChildState
 
 IDS_RETRY_S = 5.0
+WORKING_PATIENCE = 12  # times heartbeat_timeout_s: one that works and says nothing is not dead, but it may be lost
 log = logging.getLogger(__name__)
 
 
@@ -101,12 +102,16 @@ class Family:
                 child.gone(None)
 
     def heartbeats_fresh(self, now: float) -> bool:
-        """True if everybody lives; whoever has been silent for too long is killed."""
+        """True if everybody lives; whoever has been silent for too long is killed: one that does nothing soon, one that
+        works only when that is no work any more."""
         fresh = True
+        patience = self.settings.heartbeat_timeout_s
         for child in self.children:
             if not child.running:
                 fresh = False
-            elif (silence := child.silence(now)) > self.settings.heartbeat_timeout_s:
+            elif (silence := child.silence(now)) > patience / 2:
+                if (child.works() and silence <= WORKING_PATIENCE * patience) or silence <= patience:
+                    continue
                 fresh = False
                 facts = {"child": child.name, "pid": child.pid, "silent_s": round(silence, 1)}
                 log.error("no heartbeat, killing the process", extra=facts)

@@ -1,11 +1,13 @@
-"""All shared memory and doorbells of one instance. Promise: created completely or not used; nothing is
-left behind by unlink_all(). The bells region is made last: where it exists, everything else was made.
+"""All shared memory and doorbells of one instance. Promise: created completely, every page of it, or nothing is left;
+nothing is left behind by unlink_all(). The bells region is made last: where it exists, everything else was made.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from topicd import paths, values
 from topicd.config import ConfigError
@@ -13,6 +15,7 @@ from topicd.ipc import doorbell, ring, shm, slots
 from topicd.ipc.control import process_name
 from topicd.ipc.shardboot import DELIVERY, WAL
 from topicd.ipc.stats import PAYLOAD_MAX, StatsPage
+from topicd.limits import MIB
 from topicd.paths import Instance
 
 WAL_STATE_MAX = 8 * 1024
@@ -35,7 +38,18 @@ class Memory:
         self.bells: dict[str, int] = {}
 
     def create(self) -> None:
-        self._check_room()
+        """ConfigError if it can never fit, OSError if it does not now."""
+        self._check_size()
+        try:
+            self._create()
+        except OSError as exc:
+            self.close()
+            unlink_all(self.instance)
+            if exc.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                raise OSError(exc.errno, self._too_little(_room().free)) from None
+            raise
+
+    def _create(self) -> None:
         for wal in range(self._wal_shards):
             slots.create(paths.wal_state_shm(self.instance, wal), WAL_STATE_MAX, self.instance).close()
             for dlv in range(self._delivery_shards):
@@ -52,19 +66,34 @@ class Memory:
             os.close(fd)
         self.pages, self.bells = {}, {}
 
-    def _check_room(self) -> None:
-        """A full /dev/shm would kill a shard with SIGBUS at its first touch; say so before."""
-        rings = self._wal_shards * self._delivery_shards * self._ring_bytes
+    def _check_size(self) -> None:
+        """Is the whole of it too small? That is no moment's trouble."""
+        size = _room().size
+        if self._needed > size:
+            raise ConfigError(self._too_little(size, "in all"))
+
+    @property
+    def _needed(self) -> int:
         pages = len(self._names) * 2 * (PAYLOAD_MAX + WAL_STATE_MAX)
-        found = os.statvfs(paths.SHM_DIR)
-        free = found.f_bavail * found.f_frsize
-        if rings + pages > free:
-            raise ConfigError(
-                f"{paths.SHM_DIR} has {values.format_size(free)} free, but "
-                f"{self._wal_shards} x {self._delivery_shards} rings "
-                f"of {values.format_size(self._ring_bytes)} need {values.format_size(rings)}; "
-                "enlarge it or lower ring_bytes, wal_shards or delivery_shards"
-            )
+        return self._wal_shards * self._delivery_shards * self._ring_bytes + pages
+
+    def _too_little(self, room: int, of_what: str = "free") -> str:
+        rings = f"{self._wal_shards} x {self._delivery_shards} rings of {values.format_size(self._ring_bytes)}"
+        return (
+            f"{paths.SHM_DIR} has {room // MIB} MiB {of_what}; {rings} and a page for each process need "
+            f"{-(-self._needed // MIB)} MiB: enlarge it, see who fills it, or lower ring_bytes, wal_shards or "
+            "delivery_shards"
+        )
+
+
+class _Room(NamedTuple):
+    size: int
+    free: int
+
+
+def _room() -> _Room:
+    found = os.statvfs(paths.SHM_DIR)
+    return _Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
 def has_rings(old: Instance) -> bool:

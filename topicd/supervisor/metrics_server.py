@@ -1,12 +1,14 @@
 """Metrics and health over HTTP/1.1 on a Unix socket and, if wanted, a loopback port: one GET per connection.
 
 Promise: however a client behaves, memory stays bounded and the loop never waits for it. A connection has PATIENCE_S
-for its request and its answer; when all places are taken, the oldest one makes room.
+for its request and its answer; when all places are taken, the oldest one makes room. On the port only requests to a
+name of this machine are answered: a web page whose name was made to mean 127.0.0.1 learns nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import selectors
 import socket
 import time
@@ -21,12 +23,14 @@ from topicd.ipc.protocol import unixsock
 from topicd.limits import KIB
 
 LOOPBACK = "127.0.0.1"
+_OWN_NAMES = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
 MAX_CONNECTIONS = 32
 MAX_REQUEST = 8 * KIB
 PATIENCE_S = 10.0
 _BACKLOG = 16
 _ACCEPTS = 16  # per turn
 _PIECE = 4 * KIB
+_PORT = re.compile(rb":\d*$")
 _PLAIN = "text/plain; charset=utf-8"
 
 log = logging.getLogger(__name__)
@@ -130,7 +134,7 @@ class MetricsServer:
         piece = visit.sock.recv(_PIECE)
         visit.request += piece
         if b"\r\n\r\n" in visit.request:
-            page = self._page(bytes(visit.request))
+            page = self._page(bytes(visit.request), anybody=visit.sock.family != socket.AF_UNIX)
         elif len(visit.request) > MAX_REQUEST:
             page = Page(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long\n")
         elif not piece:
@@ -151,10 +155,13 @@ class MetricsServer:
             visit.sock.recv(_PIECE)
         self._drop(visit)
 
-    def _page(self, request: bytes) -> Page:
+    def _page(self, request: bytes, *, anybody: bool) -> Page:
+        """anybody: a web page in this machine's browser could have sent it."""
         words = request.split(b"\r\n", 1)[0].split()
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return Page(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request\n")
+        if anybody and not _to_this_machine(request):
+            return Page(HTTPStatus.MISDIRECTED_REQUEST, "this port answers to localhost and 127.0.0.1 only\n")
         make = self._pages.get(words[1].split(b"?", 1)[0].decode("latin-1"))
         if words[0] != b"GET" or make is None:
             return Page(HTTPStatus.NOT_FOUND, f"there is {', '.join(f'GET {path}' for path in self._pages)}\n")
@@ -168,6 +175,16 @@ class MetricsServer:
         if self._visits.pop(visit.sock.fileno(), None) is not None:
             self._selector.unregister(visit.sock)
             visit.sock.close()
+
+
+def _to_this_machine(request: bytes) -> bool:
+    """By its Host; a request without one was made by hand, not by a browser."""
+    hosts = [
+        value.strip().lower()
+        for name, colon, value in (line.partition(b":") for line in request.split(b"\r\n\r\n")[0].split(b"\r\n")[1:])
+        if colon and name.lower() == b"host"
+    ]
+    return all(_PORT.sub(b"", host) in _OWN_NAMES for host in hosts)
 
 
 def _loopback(port: int) -> socket.socket:

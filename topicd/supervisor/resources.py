@@ -56,7 +56,8 @@ class Resources:
 
     def open(self, names: Sequence[str]) -> None:
         """names: of all processes to come."""
-        _raise_descriptor_limit(self._settings.max_connections + _OTHER_DESCRIPTORS)
+        kinds = 2 if self._settings.listen_tcp else 1
+        _raise_descriptor_limit(kinds * self._settings.max_connections + _OTHER_DESCRIPTORS)
         wal, dlv = self._settings.wal_shards, self._settings.delivery_shards
         self.wal_seed = datadir.upgrade(self._fs, self._data, datadir.open_format(self._fs, self._data)).wal_seed
         self.identity.open()

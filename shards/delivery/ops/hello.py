@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import topicd
 from topicd import limits
-from topicd.errors import InvalidRequest
+from topicd.errors import InvalidRequest, Unauthorized
 from topicd.ipc.protocol.messages import Hello, Ping, Status
 from topicd.ipc.protocol.wire import PROTOCOL_VERSION, check_version
 from topicd.shards.delivery.sessions.call import Call, operation
@@ -14,8 +14,17 @@ from topicd.shards.delivery.sessions.call import Call, operation
 def hello(call: Call, want: Hello) -> None:
     check_version(want.version)
     place, connections, connection = call.shard.place, call.shard.connections, call.connection
-    if connection.needs_token:
-        connection.rights = connections.authorize(want.token)
+    if connection.needs_token and not connection.greeted:
+        guest = connection.guest
+        try:
+            connection.rights = connections.authorize(want.token)
+        except Unauthorized as exc:
+            if guest is None:
+                raise
+            connection.turn_away(call.request_id, exc, connections.strangers.delay(guest.address))
+            return
+        if guest is not None:
+            connections.strangers.leave(guest)
     connection.greeted = True
     call.answer(
         {

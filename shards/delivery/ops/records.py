@@ -28,7 +28,7 @@ def fetch(call: Call, body: memoryview) -> None:
     metadata_only = bool(call.flags & MessageFlag.METADATA_ONLY)
     if call.flags & MessageFlag.FILTER:
         want = FetchFilter.from_wire(unpack_map(body[FETCH.size :]))
-        chosen = ReadFilter(want.match, want.nodes, metadata_only)
+        chosen = ReadFilter(want.match, want.nodes, metadata_only, want.committed)
         from_seq, tombstone = start_of(call, topic, want, from_seq)
     elif metadata_only:
         chosen = ReadFilter(metadata_only=True)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from topicd import limits
 from topicd.errors import InvalidRequest, TopicdError, TopicNotFound
-from topicd.ipc.protocol.messages import Configure, DeleteTopic, ListTopics, OpenTopic, TopicState
+from topicd.frames import FrameType
+from topicd.ipc.protocol.messages import Configure, DeleteTopic, ForgiveGap, ListTopics, OpenTopic, TopicState
 from topicd.model import TopicConfig, is_internal
 from topicd.shards.delivery.ready import effective_priority
 from topicd.shards.delivery.sessions.call import Call, operation
 from topicd.shards.delivery.topic.topic import Topic
+
+log = logging.getLogger(__name__)
+
+_LOST_SHOWN = 64
 
 
 @operation(OpenTopic)
@@ -39,17 +45,19 @@ def _opened(topic: Topic, *, created: bool) -> dict[str, Any]:
 @operation(Configure)
 def configure(call: Call, want: Configure) -> None:
     topic = _found_or_creatable(call, want)
+    catalog, fields, created = call.shard.catalog, want.config or {}, False
 
     def done(changed: Topic | None, error: TopicdError | None) -> None:
         if changed is None:
             call.done(None, error)
         else:
-            call.answer({"topic_id": changed.id, "created": topic is None, "config": changed.config.to_fields()})
+            call.answer({"topic_id": changed.id, "created": created, "config": changed.config.to_fields()})
 
-    if topic is None:
-        call.shard.catalog.create(want.topic, TopicConfig.from_fields(want.config or {}), done)
-    else:
-        call.shard.catalog.configure(topic, want.config or {}, done)
+    if topic is not None:
+        catalog.configure(topic, fields, done)
+    elif not catalog.configure_unborn(want.topic, fields, done):
+        created = True
+        catalog.create(want.topic, TopicConfig.from_fields(fields), done)
 
 
 def _found_or_creatable(call: Call, want: OpenTopic | Configure) -> Topic | None:
@@ -89,6 +97,9 @@ def state(call: Call, want: TopicState) -> None:
             "config": topic.config.to_fields(),
             "segments": len(topic.contents.segments),
             "stored_seq": topic.seqs.stored,
+            "settled_seq": topic.commits.settled(topic.seqs.visible),
+            "open_commits": topic.commits.published,
+            "lost": [list(gap) for gap in topic.contents.lost][:_LOST_SHOWN],
         }
     )
 
@@ -98,7 +109,7 @@ def list_topics(call: Call, want: ListTopics) -> None:
     rights, internal = call.connection.rights, want.internal or want.prefix.startswith(limits.INTERNAL)
 
     def shown(name: str) -> bool:
-        return rights.allows(name) and (internal or not is_internal(name))
+        return rights.lists(name, want.prefix) and (internal or not is_internal(name))
 
     page, following = call.shard.catalog.page(want.prefix, want.after or "", want.limit, shown)
     call.answer({"topics": [_row(call, topic) for topic in page], "next": following})
@@ -128,3 +139,29 @@ def delete_topic(call: Call, want: DeleteTopic) -> None:
         call.done(None if gone is None else {"topic_id": gone.id}, error)
 
     catalog.delete(topic, if_empty=want.if_empty, done=done)
+
+
+@operation(ForgiveGap)
+def forgive_gap(call: Call, want: ForgiveGap) -> None:
+    topic = call.shard.catalog.get(want.topic)
+    if not topic.contents.lost.within(want.first_seq, want.last_seq):
+        raise InvalidRequest(
+            f"no loss of power took anything of topic {topic.name!r} between seqs {want.first_seq} and {want.last_seq}",
+            topic=topic.name,
+        )
+
+    def applied() -> None:
+        forgiven = topic.contents.forgive(want.first_seq, want.last_seq)
+        log.warning("loss forgiven", extra={"topic": topic.name, "seqs": forgiven})
+        call.answer({"topic_id": topic.id, "forgiven": [list(gap) for gap in forgiven]})
+
+    call.shard.log.change(
+        topic,
+        FrameType.FORGIVEN,
+        {"first": want.first_seq, "last": want.last_seq},
+        seq=topic.seqs.head,
+        need=topic.policy.change_need,
+        applied=applied,
+        refused=call.refuse,
+        numbered=True,
+    )

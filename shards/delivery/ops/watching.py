@@ -24,7 +24,7 @@ def subscribe(call: Call, want: Subscribe) -> None:
         connection.rights.require("read")
     check_room(call, len(connection.subscriptions), "subscriptions")
     starts = _starts(call, want)
-    chosen = ReadFilter(want.match, want.nodes)
+    chosen = ReadFilter(want.match, want.nodes, committed=want.committed)
     subscription = Subscription(shard.pushing, connection, connection.rights, sub_id, want.credit, chosen, want.pattern)
     connection.subscriptions[sub_id] = subscription
     shard.patterns.add(subscription)

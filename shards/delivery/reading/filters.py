@@ -11,6 +11,7 @@ class ReadFilter(NamedTuple):
     match: TagMatch | None = None
     nodes: tuple[bytes, ...] = ()  # never to be received
     metadata_only: bool = False
+    committed: bool = False  # nothing of a commit before all of it is there
 
 
 NO_FILTER = ReadFilter()

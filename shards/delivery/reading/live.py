@@ -17,6 +17,7 @@ from topicd.shards.delivery.topic.tail import Blob
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.info import SegmentInfo
+from topicd.shards.storage.segment.reader import SegmentReader
 
 
 class Sizes:
@@ -38,13 +39,35 @@ class BlobSizes(Sizes):
 
 
 class IndexSizes(Sizes):
-    """From a segment's index; entries are looked up, not loaded."""
+    """From an index; entries are looked up, not loaded."""
 
     def __init__(self, offset: Callable[[int], int]) -> None:
         self._offset = offset
 
     def offset(self, seq: int) -> int:
         return self._offset(seq)
+
+
+class SegmentSizes(Sizes):
+    """From a segment's index; entries are looked up, not loaded, and only if anybody asks. The whole of a segment needs
+    none of them."""
+
+    def __init__(self, segments: Segments, topic: Topic, info: SegmentInfo) -> None:
+        self._segments = segments
+        self._topic = topic
+        self._info = info
+        self._reader: SegmentReader | None = None
+
+    def offset(self, seq: int) -> int:
+        if self._reader is None:
+            self._reader = self._segments.reader(self._topic, self._info)
+        return self._reader.offset(seq)
+
+    def content(self, first: int, last: int) -> int:
+        info = self._info
+        if first == info.first_seq and last == info.last_seq:
+            return info.data_bytes - FRAME_OVERHEAD * info.count
+        return self.offset(last + 1) - self.offset(first) - FRAME_OVERHEAD * (last - first + 1)
 
 
 class Stretch(NamedTuple):
@@ -84,7 +107,7 @@ class LiveRecords:
             yield Stretch(low, blob.last_seq, dead, BlobSizes(blob))
 
     def sizes(self, topic: Topic, info: SegmentInfo) -> Sizes:
-        return IndexSizes(self._segments.reader(topic, info).offset)
+        return SegmentSizes(self._segments, topic, info)
 
     def runs(self, topic: Topic, first: int, last: int) -> Iterator[tuple[int, int, Sizes]]:
         """Neighbouring live records of first..last."""

@@ -12,8 +12,10 @@ from typing import NamedTuple
 from topicd._native.interface import Buffer
 from topicd.errors import StorageCorrupt
 from topicd.frames import FrameType, core, without_data
+from topicd.ipc.protocol.selecting import select
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB
 from topicd.model import GapReason, Tombstone
+from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.filters import ReadFilter
 from topicd.shards.delivery.reading.live import LiveRecords
@@ -28,7 +30,7 @@ _EXAMINE_BYTES = FETCH_BYTES_MAX
 # Where few records pass, so many are looked at together.
 _FILTERED = 1_024
 _FILTERED_BYTES = 256 * KIB
-_FEW_BYTES = 256 * KIB  # more of a segment are worth mapping it
+_FEW_BYTES = 256 * KIB  # more of a segment are worth checking its index
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class ReadAnswer:
     bytes: int = 0
     examined: int = 0
     tombstone: Tombstone | None = None
+    settled: int | None = None  # for a reader of whole commits: what lies above is not one yet
 
 
 class _Neighbours(NamedTuple):
@@ -64,11 +67,14 @@ class _Stored(NamedTuple):
 
 
 class Reader:
-    def __init__(self, place: Place, segments: Segments, live: LiveRecords, retention: Retention) -> None:
+    def __init__(
+        self, place: Place, segments: Segments, live: LiveRecords, retention: Retention, damage: DamageLog
+    ) -> None:
         self._clock = place.clock
         self._segments = segments
         self._live = live
         self._retention = retention
+        self._damage = damage
 
     def fetch(self, topic: Topic, from_seq: int, limit: int, max_bytes: int, chosen: ReadFilter) -> ReadAnswer:
         """Records with seq > from_seq, at most limit and max_bytes but at least one if there is one."""
@@ -76,6 +82,9 @@ class Reader:
         answer = ReadAnswer(next_from=from_seq, tombstone=topic.floors.tombstone(from_seq, topic.seqs.visible))
         position = max(from_seq, topic.floors.earliest - 1)
         stop = self._undamaged_until(topic, position)
+        if chosen.committed:
+            answer.settled = topic.commits.settled(topic.seqs.visible)
+            stop = min(stop, answer.settled)
         if len(topic.contents.lost):
             position, stop = self._report_lost(topic, answer, position, stop)
         limit = min(max(limit, 1), FETCH_RECORDS_MAX)
@@ -91,7 +100,8 @@ class Reader:
                 else:
                     wanted = max(limit - answer.count, _FILTERED)
                     chunk = self._neighbours(topic, position + 1, stop, wanted, _FILTERED_BYTES)
-            except StorageCorrupt:
+            except StorageCorrupt as error:
+                self._damage.met(topic.name, error)
                 if not scanned:
                     raise
                 break  # what was found before the damage is the answer; the next read meets it head-on
@@ -253,7 +263,8 @@ class Reader:
             if first > position + 1 or answer.tombstone is not None:
                 return position, first - 1
             reason = GapReason.POWER_LOSS.value
-            gap = Tombstone(first, last, reason, last - first + 1, topic.floors.earliest, topic.seqs.visible)
+            about = min(topic.contents.missed_within(first, last), last - first + 1)
+            gap = Tombstone(first, last, reason, about, topic.floors.earliest, topic.seqs.visible)
             answer.tombstone, position = gap, last
         return position, stop
 
@@ -279,21 +290,18 @@ class Reader:
         nodes: tuple[bytes, ...],
     ) -> tuple[int, bool]:
         """The last seq examined, and whether the next record that passes does not fit any more."""
-        match = chosen.match
         room = max_bytes - answer.bytes
-        found = core.select_frames(
+        found = select(
             chunk.data,
             chunk.start,
             chunk.end,
-            position,
-            stop,
-            limit - answer.count,
-            room,
-            0,
-            match.value if match is not None and not match.prefix else None,
-            match.value if match is not None and match.prefix else None,
-            nodes,
-            chunk.dead.packed() if chunk.dead is not None else b"",
+            after_seq=position,
+            up_to_seq=stop,
+            limit=limit - answer.count,
+            max_bytes=room,
+            match=chosen.match,
+            without_nodes=nodes,
+            dead=chunk.dead.packed() if chunk.dead is not None else b"",
         )
         chosen_bytes = sum(end - start for start, end in found.ranges)
         if answer.count and chosen_bytes > room:

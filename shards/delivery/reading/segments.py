@@ -30,5 +30,5 @@ class Segments:
         self._cache.drop(topic.id, first_seq)
 
     @property
-    def mapped_bytes(self) -> int:
-        return self._cache.mapped_bytes
+    def held_bytes(self) -> int:
+        return self._cache.held_bytes

@@ -114,7 +114,10 @@ class TopicFeed(Follower):
 
     @property
     def behind(self) -> bool:
-        return self.cursor < self.topic.seqs.visible or self._tombstone is not None
+        end = self.topic.seqs.visible
+        if self._subscription.filter.committed:
+            end = self.topic.commits.settled(end)
+        return self.cursor < end or self._tombstone is not None
 
     def moved(self) -> None:
         sub = self._subscription

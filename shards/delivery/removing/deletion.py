@@ -123,6 +123,32 @@ class Deletion:
         self._retention.give_back(topic)
         return Removed(records, content)
 
+    # ---- what an abandoned commit has published ----
+
+    def apply_abandoned(self, topic: Topic, body: dict[str, Any]) -> int:
+        """The commit is closed, its producer goes on behind the fence, and what is taken back is deleted: how many."""
+        removed = self.replay_abandoned(topic, body)
+        topic.contents.remove(removed.records, removed.content)
+        topic.floors.advance(self._live.first_from(topic, topic.floors.earliest))
+        if removed.records:
+            self._counters.deleted += removed.records
+            self._retention.give_back(topic)
+        return removed.records
+
+    def replay_abandoned(self, topic: Topic, body: dict[str, Any]) -> Removed:
+        topic.producers.fence(int(body["producer_id"]), int(body["fence"]))
+        topic.commits.replay_change(body)
+        earliest, found = topic.floors.earliest, Removed(0, 0)
+        wanted = Ranges((int(first), int(last)) for first, last in body["taken_back"])
+        for info in topic.contents.segments:
+            known = topic.contents.marks.get(info.first_seq)
+            inside = _fresh(known, wanted.within(max(info.first_seq, earliest), info.last_seq))
+            if inside:
+                self._pulse.show()
+                found = found.plus(*self._mark_ranges(topic, info, inside, self._live.sizes(topic, info)))
+        tail = wanted.within(max(topic.seqs.stored + 1, earliest), topic.seqs.visible)
+        return found.plus(*self._mark_tail(topic, _fresh(topic.contents.tail_dead, tail)))
+
     # ---- by tag ----
 
     def _delete_matching(self, topic: Topic, match: TagMatch, last: int) -> Removed:
@@ -150,8 +176,11 @@ class Deletion:
 
     def _mark_segment(self, topic: Topic, info: SegmentInfo, seqs: list[int], sizes: Sizes) -> tuple[int, int]:
         fresh = _not_in(topic.contents.marks.get(info.first_seq), seqs)
-        if not fresh:
-            return 0, 0
+        return self._mark_ranges(topic, info, fresh, sizes) if fresh else (0, 0)
+
+    def _mark_ranges(
+        self, topic: Topic, info: SegmentInfo, fresh: list[tuple[int, int]], sizes: Sizes
+    ) -> tuple[int, int]:
         records = sum(last - first + 1 for first, last in fresh)
         size = sum(sizes.offset(last + 1) - sizes.offset(first) for first, last in fresh)
         topic.contents.mark(info, fresh, size)
@@ -169,7 +198,13 @@ class Deletion:
             inside = seqs[bisect_left(seqs, info.first_seq) : bisect_left(seqs, info.last_seq + 1)]
             count, size = self._mark_segment(topic, info, inside, self._live.sizes(topic, info))
             deleted, content = deleted + count, content + size
-        for first, last in _not_in(contents.tail_dead, seqs[split:]):
+        count, size = self._mark_tail(topic, _not_in(contents.tail_dead, seqs[split:]))
+        return deleted + count, content + size
+
+    @staticmethod
+    def _mark_tail(topic: Topic, fresh: list[tuple[int, int]]) -> tuple[int, int]:
+        contents, deleted, content = topic.contents, 0, 0
+        for first, last in fresh:
             for blob in contents.tail.from_seq(first):
                 if blob.first_seq > last:
                     break
@@ -192,4 +227,9 @@ def _not_in(known: Ranges | None, seqs: list[int]) -> list[tuple[int, int]]:
         previous = seq
     if first:
         ranges.append((first, previous))
+    return _fresh(known, ranges)
+
+
+def _fresh(known: Ranges | None, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those that are not known already."""
     return ranges if known is None else [part for a, b in ranges for part in known.missing(a, b)]

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Executor
+from contextlib import suppress
 
 from topicd.errors import StorageCorrupt
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.segments import Segments
+from topicd.shards.delivery.slices import in_slices
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.drop import drop_segments
@@ -32,32 +36,49 @@ class Reclaimer:
         self._pool = pool
         self._backlog = backlog
         self._segments = segments
+        self.urgent = False  # there may be something to give back: a snapshot is worth its price
+        # Segments that have left their topic and whose files are still there.
+        self._leaving: deque[tuple[Topic, list[int]]] = deque()
 
-    @property
-    def urgent(self) -> bool:
-        """There may be something to give back: a snapshot is worth its price."""
-        return any(_droppable(topic) or _half_dead(topic) for topic in self._backlog.reclaimable.values())
+    def look(self) -> Iterator[None]:
+        """Is it urgent? In slices."""
+        found: list[Topic] = []
 
-    def plan(self) -> list[tuple[Topic, list[int]]]:
-        """Segments that the next snapshot allows to drop. They leave the topic now; their files go after it."""
-        found = []
-        for topic in list(self._backlog.reclaimable.values()):
+        def look(topic: Topic) -> None:
+            if not found and (_droppable(topic) or _half_dead(topic)):
+                found.append(topic)
+
+        yield from in_slices(list(self._backlog.reclaimable.values()), look)
+        self.urgent = bool(found)
+
+    def plan(self) -> Iterator[None]:
+        """Segments that the next snapshot allows to drop. They leave the topic now; their files go after it. In
+        slices."""
+        self.urgent = False
+
+        def plan(topic: Topic) -> None:
             dead = _droppable(topic)
             for info in dead:
                 topic.contents.drop(info)
                 self._segments.drop(topic, info.first_seq)
             topic.contents.forget_gone(topic.floors.earliest, topic.seqs.head)
             if dead:
-                found.append((topic, [info.first_seq for info in dead]))
-            elif not _half_dead(topic):
-                del self._backlog.reclaimable[topic.id]
-        return found
+                self._leaving.append((topic, [info.first_seq for info in dead]))
+            elif not _half_dead(topic) and not topic.contents.unmarked:
+                self._backlog.reclaimable.pop(topic.id, None)
 
-    async def run(self, dropping: list[tuple[Topic, list[int]]]) -> None:
+        yield from in_slices(list(self._backlog.reclaimable.values()), plan)
+
+    async def run(self) -> None:
+        """The snapshot that follows the plan is durable. What fails here goes after the next one: a disk that was full
+        for a moment is not full for ever."""
         place = self._place
-        for topic, first_seqs in dropping:
+        while self._leaving:
+            topic, first_seqs = self._leaving[0]
             directory = place.topic_dir(topic.id)
-            await self._loop.run_in_executor(self._pool, drop_segments, place.fs, directory, first_seqs)
+            with suppress(FileNotFoundError):  # the topic was deleted since
+                await self._loop.run_in_executor(self._pool, drop_segments, place.fs, directory, first_seqs)
+            self._leaving.popleft()
         budget = _REWRITES_PER_ROUND
         for topic in list(self._backlog.reclaimable.values()):
             for info in _half_dead(topic)[:budget]:

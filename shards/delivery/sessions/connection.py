@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from topicd.errors import TopicdError
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.long_polls import LongPoll
 from topicd.shards.delivery.reading.subscriptions import Subscription
 from topicd.shards.delivery.sessions.outbox import Outbox
+from topicd.shards.delivery.sessions.strangers import Guest
 from topicd.tokens import EVERYTHING, Rights
 
 
@@ -15,6 +17,7 @@ class Connection(Outbox):
     def __init__(self, place: Place, agenda: Agenda, counters: Counters) -> None:
         super().__init__(place, agenda, counters)
         self.greeted = False
+        self.guest: Guest | None = None  # of another machine
         self.needs_token = False
         self.rights: Rights = EVERYTHING
         self.subscriptions: dict[int, Subscription] = {}
@@ -23,6 +26,10 @@ class Connection(Outbox):
 
     @property
     def incomplete_bytes(self) -> int:
+        raise NotImplementedError
+
+    def turn_away(self, request_id: int, error: TopicdError, after_s: float) -> None:
+        """Listen no more, say why in a moment, and close."""
         raise NotImplementedError
 
     def relax(self) -> None:

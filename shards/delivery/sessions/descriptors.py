@@ -40,6 +40,8 @@ _LENGTH = struct.Struct("<I")
 _REQUEST_MAX = 4 * KIB
 _DEAD_BYTES = 64 * KIB  # of deletion marks in one answer, give or take the last segment's
 _READERS_MAX = 256
+_RETRY_S = 0.1
+_SILENCE_S = 60.0
 _IDLE_S = 60.0  # a reader that asks for nothing gives its place back; it may come again
 
 
@@ -54,6 +56,7 @@ class DescriptorServer:
         self._retention = retention
         self._readers: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
+        self._silent_until = 0.0
 
     def open(self, listener: socket.socket) -> None:
         listener.setblocking(False)
@@ -67,13 +70,26 @@ class DescriptorServer:
     async def _accept(self, listener: socket.socket) -> None:
         with listener:
             while True:
-                conn, _ = await self._loop.sock_accept(listener)
+                try:
+                    conn, _ = await self._loop.sock_accept(listener)
+                except OSError as exc:
+                    # Most likely no descriptor is left. Readers have the daemon's other socket; this one goes on.
+                    self._refuse("connection not taken", exc)
+                    await asyncio.sleep(_RETRY_S)
+                    continue
                 if len(self._readers) >= _READERS_MAX:
                     conn.close()
                     continue
                 task = asyncio.ensure_future(self._serve(conn), loop=self._loop)
                 self._readers.add(task)
                 task.add_done_callback(self._readers.discard)
+
+    def _refuse(self, what: str, error: OSError) -> None:
+        """Said once a minute at most: whoever tries again and again must not fill the log."""
+        now = self._loop.time()
+        if now >= self._silent_until:
+            self._silent_until = now + _SILENCE_S
+            log.error(what, extra={"error": str(error)})
 
     async def _serve(self, conn: socket.socket) -> None:
         with conn:
@@ -104,10 +120,10 @@ class DescriptorServer:
     def _answer(self, conn: socket.socket, request: bytes) -> None:
         fds: list[int] = []
         try:
-            body = self._segments(conn, unpack_map(request), fds)
-        except TopicdError as exc:
-            body = exc.to_wire()
-        try:
+            try:
+                body = self._segments(conn, unpack_map(request), fds)
+            except TopicdError as exc:
+                body = exc.to_wire()
             packed = msgpack.packb(body)
             # Small enough for an empty socket buffer: a reader that does not read gets an error, not our time.
             socket.send_fds(conn, [_LENGTH.pack(len(packed)) + packed], fds)
@@ -146,7 +162,11 @@ class DescriptorServer:
             lost = contents.lost.within(first, info.first_seq - 1) if first < info.first_seq else []
             if not info.sealed or damaged or lost or len(rows) == limit:
                 break
-            fds.append(os.open(resolve(directory, info.first_seq).file(DATA), os.O_RDONLY | os.O_CLOEXEC))
+            try:
+                fds.append(os.open(resolve(directory, info.first_seq).file(DATA), os.O_RDONLY | os.O_CLOEXEC))
+            except OSError as exc:
+                self._refuse("segment not handed out", exc)
+                break  # whoever asks reads on through the daemon
             marks = contents.marks.get(info.first_seq)
             dead = marks.packed() if marks is not None else b""
             row = {"first_seq": info.first_seq, "count": info.count, "data_bytes": info.data_bytes, "dead": dead}

@@ -58,6 +58,9 @@ class Outbox(Peer):
         self._out_bytes = 0
         self._paused = False
         self.in_flight = 0  # appends that are not answered yet
+        self._asked = 0  # other requests
+        self._answered = 0  # of these
+        self._leaving = False  # it sends no more, and goes when it has its answers
 
     @property
     def write_blocked(self) -> bool:
@@ -75,6 +78,8 @@ class Outbox(Peer):
     def flush(self) -> None:
         out = self._out
         if not out:
+            if self._leaving:
+                self._leave()
             return
         if self._transport is None or self._transport.is_closing():
             out.clear()
@@ -86,16 +91,29 @@ class Outbox(Peer):
             self._transport.writelines(out)
         self._out = []
         self._out_bytes = 0
+        if self._leaving:
+            self._leave()
+
+    @property
+    def answered_all(self) -> bool:
+        """Is every request answered that came?"""
+        raise NotImplementedError
+
+    def _leave(self) -> None:
+        if self._transport is not None and self.answered_all:
+            self._transport.close()
 
     # ---- answers ----
 
     def answer(self, op: int, request_id: int, body: dict[str, Any]) -> None:
+        self._answered += 1
         self.write(map_message(op | ANSWER, request_id, body))
         self._agenda.flush_later(self)
 
     def refused(self, request_id: int, error: TopicdError) -> None:
         if isinstance(error, Throttled):
             self._counters.throttled += 1
+        self._answered += 1
         self.write(error_message(request_id, error))
         self._agenda.flush_later(self)
 
@@ -129,6 +147,7 @@ class Outbox(Peer):
 
     def append_refused(self, request_id: int, error: TopicdError) -> None:
         self.in_flight -= 1
+        self._answered -= 1  # of other requests
         self.refused(request_id, error)
 
     def _write_appended(self, waiter: Waiter, head: int, extra: bytes) -> None:
@@ -146,6 +165,7 @@ class Outbox(Peer):
     def fetched(self, request_id: int, topic: Topic, answer: ReadAnswer, started_at: float | None) -> None:
         """started_at: when the request came, if the answer shall say how long it took."""
         performance = None
+        self._answered += 1
         if started_at is not None:
             performance = {
                 "server_total_ms": (self._place.clock.monotonic() - started_at) * 1000,
@@ -163,7 +183,8 @@ class Outbox(Peer):
         self, op: int, request_id: int, topic: Topic, answer: ReadAnswer, performance: dict[str, Any] | None
     ) -> None:
         visible, earliest = topic.seqs.visible, topic.floors.earliest
-        flags = 0 if answer.next_from < visible else FLAG_CAUGHT_UP
+        end = visible if answer.settled is None else answer.settled
+        flags = 0 if answer.next_from < end else FLAG_CAUGHT_UP
         extra = b""
         if answer.tombstone is not None or performance is not None:
             body: dict[str, Any] = {}

@@ -25,6 +25,7 @@ from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.call import Call
 from topicd.shards.delivery.sessions.connection import Connection
 from topicd.shards.delivery.sessions.dispatch import dispatch
+from topicd.shards.delivery.sessions.strangers import Guest
 from topicd.shards.delivery.writing.copy_ranges import ranges_of
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.tokens import EVERYTHING
@@ -32,6 +33,8 @@ from topicd.tokens import EVERYTHING
 log = logging.getLogger(__name__)
 
 _BUFFER = 64 * KIB
+_IDLE_BUFFER = 2 * KIB  # of a connection that has said little, or nothing of late; a HELLO may be twice as long
+_HELLO_MAX = 8 * KIB
 _AT_ONCE = 2 * MIB  # a message up to this gets its room as soon as it says how long it is
 # One connection keeps the loop so long at most, or for one message; the rest of its messages wait for the next turn.
 _TURN_S = 0.002
@@ -41,14 +44,16 @@ _FORBIDDEN_LOGGED = 10
 class Session(Connection):
     """An asyncio.BufferedProtocol by its methods; inheriting would keep it from being compiled to a plain struct."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, guest: Guest | None = None) -> None:
         super().__init__(parts.place, parts.agenda, parts.counters)
         self._parts = parts
-        self._buffer = bytearray(_BUFFER)
+        self.guest = guest
+        self._buffer = bytearray(_IDLE_BUFFER)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
         self._grown_used = False
+        self._heard = False
         self._held = False
         self._forbidden = 0
         self._outlet: Outlet | None = None  # where its last message went, if that was a plain append
@@ -73,11 +78,17 @@ class Session(Connection):
             subscription.close()
             self._parts.patterns.discard(subscription)
         self.subscriptions.clear()
-        self._parts.connections.open.discard(self)
+        self._parts.connections.forget(self)
         self._parts.pressure.forget(self)
 
-    def eof_received(self) -> None:
-        """The peer sends no more; the transport closes."""
+    def eof_received(self) -> bool:
+        """The peer sends no more. It may wait for answers yet; TLS has no such half of a connection."""
+        transport = self._transport
+        if transport is None or transport.get_extra_info("sslcontext") is not None:
+            return False
+        self._leaving = True
+        self.waiting_since = self._place.clock.monotonic()
+        return not self.answered_all
 
     def pause_writing(self) -> None:
         # The peer does not read: take no more requests from it, push nothing more to it.
@@ -104,6 +115,7 @@ class Session(Connection):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
+        self._heard = True
         self._work()
 
     def _work(self) -> None:
@@ -120,6 +132,18 @@ class Session(Connection):
         if self.in_flight == 1:
             self._parts.turn.await_write()
 
+    def turn_away(self, request_id: int, error: TopicdError, after_s: float) -> None:
+        if self._transport is None:
+            return
+        self._held = True
+        self._transport.pause_reading()
+
+        def close() -> None:
+            self.refused(request_id, error)
+            self.close()
+
+        self._parts.loop.call_later(after_s, close)
+
     def _hold(self) -> None:
         """Take nothing more now: others have their turn first, and answers their way out."""
         if not self._held and self._transport is not None:
@@ -133,7 +157,9 @@ class Session(Connection):
         if self._paused or self._transport is None or self._transport.is_closing():
             return
         self._work()
-        if not (self._held or self._paused or self._transport is None or self._transport.is_closing()):
+        if self._leaving:
+            self.flush()
+        elif not (self._held or self._paused or self._transport is None or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def _make_room(self, message: int = 0) -> None:
@@ -155,10 +181,13 @@ class Session(Connection):
         self._view = memoryview(buffer)
 
     def relax(self) -> None:
-        """Once a second: a buffer that grew for large messages goes when none has come since."""
-        if self._end == 0 and len(self._buffer) > _BUFFER and not self._grown_used:
-            self._use(bytearray(_BUFFER))
-        self._grown_used = False
+        """Once a second: a buffer that grew for large messages goes when none has come since, and nearly all of it when
+        nothing has."""
+        if self._end == 0:
+            room = _BUFFER if self._heard else _IDLE_BUFFER
+            if len(self._buffer) > room and not self._grown_used:
+                self._use(bytearray(room))
+        self._grown_used = self._heard = False
 
     def _cut(self) -> None:
         view = self._view
@@ -201,17 +230,24 @@ class Session(Connection):
             self.waiting_since = self._place.clock.monotonic()
         self._start = start
         if following > len(self._buffer):
+            if following - start > _HELLO_MAX and not self.greeted:
+                raise InvalidRequest("the first message must be HELLO")
             self._make_room(following - start)
         elif start == end:
             self._grown_used = self._grown_used or end > _BUFFER
             self._start = self._end = 0
+            if end == len(self._buffer) and end < _BUFFER:
+                self._use(bytearray(_BUFFER))
 
     def _handle(self, op: int, flags: int, request_id: int, body: memoryview) -> None:
+        self._asked += 1
         try:
             if op == OP_APPEND and self.greeted:
                 self._append(flags, request_id, body)
+                self._asked -= 1  # it is counted as one in flight
             elif op == OP_CREDIT and self.greeted:
                 self._credit(body)
+                self._asked -= 1  # it has no answer
             else:
                 dispatch(Call(self._parts, self, op, flags, request_id), body)
         except Forbidden as exc:
@@ -282,6 +318,10 @@ class Session(Connection):
         subscription = self.subscriptions.get(sub_id)
         if subscription is not None:
             subscription.grant(credit)
+
+    @property
+    def answered_all(self) -> bool:
+        return self.in_flight == 0 and self._asked <= self._answered and not self._held
 
     @property
     def incomplete_bytes(self) -> int:

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable
 
 from topicd.errors import TopicdError
-from topicd.frames import core
 from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.topic.contents import Damaged
 from topicd.shards.delivery.topic.topic import Topic
@@ -17,7 +17,7 @@ from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.debris import cut_open_batch
 from topicd.shards.storage.segment.info import Cut
 from topicd.shards.storage.segment.names import DATA, DEL
-from topicd.shards.storage.segment.reindex import believed_runs, reindex
+from topicd.shards.storage.segment.places import resolve
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +27,10 @@ Hole = tuple[int, int]
 class Holes:
     """By topic: what loading and replay have noted."""
 
-    def __init__(self, place: Place, segments: Segments, note_damage: Callable[[str], None]) -> None:
+    def __init__(self, place: Place, segments: Segments, live: LiveRecords, note_damage: Callable[[str], None]) -> None:
         self._place = place
         self._segments = segments
+        self._live = live
         self._note_damage = note_damage
         self.heads: dict[int, int] = {}  # newest seq by snapshot
         self.between_segments: dict[int, list[Hole]] = {}
@@ -71,16 +72,14 @@ class Holes:
     def index_active_tags(self, topic: Topic) -> None:
         info = topic.contents.active
         if info is not None and info.count:
-            data = self._segments.reader(topic, info).read(info.first_seq, info.last_seq)
-            if not core.scan_frames(data, 0, len(data)).problem:
+            covered = 0
+            for data in self._segments.reader(topic, info).readable(info.first_seq, info.last_seq):
                 topic.contents.recent_tags.note(data, 0, len(data))
-                return
-            view = memoryview(data)
-            for run in believed_runs(view, topic.id):
-                topic.contents.recent_tags.note(data, run.start, run.end)
-            for first, last in reindex(view, info.first_seq, topic.id, info.last_seq).damaged:
-                self._note_damage(f"topic {topic.name}: seqs {first} to {last} of the newest segment cannot be read")
-                topic.contents.note_damaged(first, last, DATA)
+                covered += len(data)
+            if covered < info.data_bytes:
+                # Where exactly a reader is told; the neighbours are served.
+                where = resolve(self._place.data.topic(topic.id), info.first_seq).file(DATA)
+                self._note_damage(f"topic {topic.name}: {info.data_bytes - covered} bytes of {where} cannot be read")
 
     def _check_holes(self, topic: Topic, holes: list[Hole], how: str, where: str) -> None:
         """Damage is what nobody removed by the end of the log: files go when their records or their topic did, and
@@ -128,16 +127,31 @@ class Holes:
             return
         # A class that waits for no sync may lose its tail; then it is a gap, not damage.
         may_be_lost = power_lost or policy.may_lose_tail
+        recent = self._came_lately(topic) if may_be_lost else 0
         for first, last in contents.unexplained(max(seqs.head + 1, topic.floors.missed_from), known):
             if may_be_lost:
                 log.warning(
-                    "unsynced tail may be lost", extra={"topic": topic.name, "first_seq": first, "last_seq": last}
+                    "unsynced tail may be lost",
+                    extra={"topic": topic.name, "first_seq": first, "last_seq": last, "about": recent},
                 )
-                contents.lost.add(first, last)
+                contents.lose(first, last, min(recent, last - first + 1))
+                recent = max(0, recent - (last - first + 1))
             else:
                 self._note_damage(f"topic {topic.name}: seqs {first} to {last} are neither in segments nor in the WAL")
                 contents.note_damaged(first, last, "WAL")
         seqs.reach(known)
+
+    def _came_lately(self, topic: Topic) -> int:
+        """How many records came within the time that may pass until a write is synced, as far as they are still there:
+        the best guess at how many more came in the next."""
+        seqs = topic.seqs
+        if not seqs.head:
+            return 0
+        try:
+            before = self._live.seq_before(topic, seqs.last_ts - self._place.settings.disk_sync_ms)
+        except (OSError, TopicdError):
+            return 0
+        return max(0, seqs.head - before)
 
 
 def _before_all(topic: Topic) -> list[Hole]:

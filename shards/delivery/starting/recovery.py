@@ -16,7 +16,6 @@ from typing import Any
 
 from topicd import paths
 from topicd._native.interface import Run
-from topicd.disk.fs import is_directory
 from topicd.errors import FormatError
 from topicd.frames import FrameType, control_body
 from topicd.model import TopicConfig
@@ -78,7 +77,7 @@ class Recovery:
         self._backlog = backlog
         self._rounds = rounds
         self._appends = AppendReplay(segments, backlog)
-        self._holes = Holes(place, segments, self._note_damage)
+        self._holes = Holes(place, segments, live, self._note_damage)
         self._snapshots = Loaded([], [], set(), {})
         self._orphans = Orphans(place, catalog, self._note_damage)
         self._dead: dict[int, dict[int, DeadOnRecord] | None] = {}
@@ -86,8 +85,10 @@ class Recovery:
 
     def run(self, progress: Progress, live_ends: dict[int, int]) -> Recovered:
         """live_ends: for a WAL shard that is running, up to which LSN its files hold whole groups."""
-        loaded = self._snapshots = load_entries(self._place, self._note_damage)
-        for entry in loaded.entries:
+        loaded = load_entries(self._place, self._note_damage, lambda: progress(0, "snapshots"))
+        self._snapshots = loaded
+        for number, entry in enumerate(loaded.entries):
+            progress(5 * number / len(loaded.entries), "snapshots")
             self._catalog.add(topic_of(entry, wal_shard(entry.id, self._place.wal_shards)))
             self._holes.heads[entry.id] = entry.head
             self._dead[entry.id] = entry.dead
@@ -120,14 +121,14 @@ class Recovery:
             finish_deletes(self._place.fs, self._place.data.topics)
 
     def _load_topic(self, topic: Topic) -> None:
-        directory, contents = self._place.data.topic(topic.id), topic.contents
-        if not self._place.fs.exists(directory):
-            return
-        if not is_directory(self._place.fs, directory):
+        directory, contents = self._place.topic_dir(topic.id), topic.contents
+        try:
+            # One that has none has no directory.
+            loaded = load_segments(self._place.fs, directory, self._dead.pop(topic.id, None))
+        except NotADirectoryError:
             kept = Quarantine(self._place.fs, self._place.data).move(directory)
             self._note_damage(f"{directory}: is no directory, moved to {kept}")
             return
-        loaded = load_segments(self._place.fs, directory, self._dead.pop(topic.id, None))
         contents.segments = loaded.segments
         contents.marks = loaded.marks
         add_label(self._place.fs, directory, label_of(topic))
@@ -156,12 +157,14 @@ class Recovery:
         chunks.sort(key=lambda item: item[:2])
         total = sum(len(chunk.groups) for _, _, chunk in chunks) or 1
         done = 0
-        for _, shard, chunk in chunks:
+        for _, shard, kept in chunks:
+            chunk = kept.loaded()
             for group in chunk.groups:
                 self._replay_group(chunk.path, chunk.view, group, mine=shard % place.delivery_shards == place.index)
             done += len(chunk.groups)
             progress(20 + 75 * done / total, "replay")
-            self._rounds.relieve()
+            for _ in self._rounds.relieve():
+                progress(20 + 75 * done / total, "replay")
 
     def _read_log(self, shard: int, up_to: int | None) -> list[LogChunk]:
         """A running WAL shard may have recycled a file between the listing and the reading: then look again."""
@@ -169,7 +172,7 @@ class Recovery:
         for attempt in range(5):
             reader = LogReader(place.fs, place.data.wal_shard(shard), place.wal_seed, up_to_lsn=up_to)
             try:
-                chunks = list(reader.chunks())
+                chunks = [chunk.let_go() for chunk in reader.chunks()]
             except FileNotFoundError:
                 continue
             if up_to is None or not reader.end.damage or attempt == 4:
@@ -279,7 +282,19 @@ class Recovery:
         topic.floors.replay_losses(int(body["evict_floor"]), [Loss(*loss) for loss in body["losses"]])
 
     def _replay_reserved(self, topic: Topic, body: dict[str, Any]) -> None:
-        topic.seqs.reserve(int(body["reserved"]))
+        if body.get("back"):
+            topic.seqs.reserved = topic.seqs.reserving = int(body["reserved"])
+        else:
+            topic.seqs.reserve(int(body["reserved"]))
+
+    def _replay_forgiven(self, topic: Topic, body: dict[str, Any]) -> None:
+        topic.contents.forgive(int(body["first"]), int(body["last"]))
+
+    def _replay_commit(self, topic: Topic, body: dict[str, Any]) -> None:
+        if body["action"] == "abandon":
+            self._deletion.replay_abandoned(topic, body)
+        else:
+            topic.commits.replay_change(body)
 
     # Changes of a topic itself; those of its parts are the parts' own.
     _CHANGES: dict[int, Callable[[Recovery, Topic, dict[str, Any]], None]] = {
@@ -288,6 +303,8 @@ class Recovery:
         FrameType.DELETE: _replay_delete,
         FrameType.EVICT_WATERMARK: _replay_evicted,
         FrameType.HEAD_WATERMARK: _replay_reserved,
+        FrameType.COMMIT: _replay_commit,
+        FrameType.FORGIVEN: _replay_forgiven,
     }
 
     # ---- the end ----

@@ -53,7 +53,7 @@ class AppendReplay:
         claim = parse_direct(view, run.start, run.end)
         self.claims.setdefault(topic.id, Ranges()).add(claim.first_seq, claim.last_seq)
         if topic.seqs.stored >= claim.last_seq and self._checksum_at(topic, claim.last_seq) == claim.last_xxh3:
-            topic.producers.replay_batch(claim.producer_id, claim.batch_no, claim.first_seq, claim.count)
+            _stored(topic, claim.producer_id, claim.batch_no, claim.first_seq, claim.count)
 
     def _checksum_at(self, topic: Topic, seq: int) -> int | None:
         """None: it is not there any more, and whoever took it away did so after a snapshot that knows the batch."""
@@ -130,7 +130,7 @@ class AppendReplay:
         if run.first_seq == mark.first_seq + mark.seen:
             mark.seen += run.count
             if run.first_seq + run.whole_count >= mark.first_seq + mark.count:
-                topic.producers.replay_batch(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)
+                _stored(topic, mark.producer_id, mark.batch_no, mark.first_seq, mark.count)
             elif mark.seen < mark.count:
                 return
         del self._announced[topic.id]
@@ -139,3 +139,8 @@ class AppendReplay:
         """Seqs between what is there and the next frame. Whether they are missed shows at the end of the log."""
         self.holes.setdefault(topic.id, []).append((topic.seqs.head + 1, first - 1))
         topic.seqs.reach(first - 1)
+
+
+def _stored(topic: Topic, producer_id: int, batch_no: int, first_seq: int, count: int) -> None:
+    topic.producers.replay_batch(producer_id, batch_no, first_seq, count)
+    topic.commits.replay_batch(producer_id, batch_no, first_seq, count)

@@ -21,13 +21,15 @@ class Loaded(NamedTuple):
     logs: dict[int, int]  # by WAL shard: so far its log was durable
 
 
-def load_entries(place: Place, note_damage: Callable[[str], None]) -> Loaded:
-    """One of ours of this run says all; before the first of them, those of all shards of earlier runs do."""
+def load_entries(place: Place, note_damage: Callable[[str], None], alive: Callable[[], None] = lambda: None) -> Loaded:
+    """One of ours of this run says all; before the first of them, those of all shards of earlier runs do. alive: called
+    often meanwhile."""
     found: list[tuple[tuple[int, int], dict[str, Any]]] = []
     for name in place.fs.listdir(place.data.meta):
         shard = paths.parse_shard_dir(name)
         if shard is None:
             continue
+        alive()
         store = SnapshotStore(place.fs, place.data.snapshots(shard))
         found += [((int(body["run"]), number), body) for number, body in store.load_by_run()]
         for problem in store.problems:
@@ -40,7 +42,10 @@ def load_entries(place: Place, note_damage: Callable[[str], None]) -> Loaded:
     for _, body in sorted(found, key=lambda item: item[0]):
         shards, index = int(body["shards"]), int(body["shard"])
         entries = {name: e for name, e in entries.items() if delivery_shard(name, shards) != index}
-        entries.update({entry.name: entry for entry in map(TopicEntry.from_wire, body["topics"])})
+        for row in body["topics"]:
+            alive()
+            entry = TopicEntry.from_wire(row)
+            entries[entry.name] = entry
         settled.append(Settled(shards, index, int(body["settled_below"])))
     mine = [e for e in entries.values() if delivery_shard(e.name, place.delivery_shards) == place.index]
     return Loaded(mine, settled, ids, logs_on_record([body for _, body in found]))

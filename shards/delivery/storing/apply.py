@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import logging
 
+from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.storing.checkpoint_round import CheckpointRound
@@ -51,11 +52,14 @@ class Failures:
 
 
 class Apply:
-    def __init__(self, backlog: Backlog, direct: DirectWrites, live: LiveRecords, failures: Failures) -> None:
+    def __init__(
+        self, backlog: Backlog, direct: DirectWrites, live: LiveRecords, failures: Failures, damage: DamageLog
+    ) -> None:
         self._backlog = backlog
         self._direct = direct
         self._live = live
         self._failures = failures
+        self._damage = damage
 
     def settle_direct(self, work: CheckpointRound, results: list[JobResult]) -> None:
         """Those who wait for direct writes hear of them, and followers get them from memory, before the tail goes."""
@@ -81,8 +85,9 @@ class Apply:
         self._direct.refuse(topic, self._failures.errno, debris=topic.id in work.unclear)
 
     def results(self, work: CheckpointRound, results: list[JobResult], marked: list[JobResult]) -> bool:
-        """True: everything is stored."""
+        """True: everything of it is stored."""
         failed: set[int] = set()
+        ok = True
         for (topic, draft), result in zip(work.drafts, results, strict=True):
             if topic.id in failed or not topic.live:
                 continue
@@ -92,11 +97,11 @@ class Apply:
                 failed.add(topic.id)
                 self._failures.note(topic, result)
         for (topic, first_seq, ranges), result in zip(work.marked, marked, strict=True):
-            self._note_marked(topic, first_seq, ranges, result)
+            ok = self._note_marked(topic, first_seq, ranges, result) and ok
         for topic, _ in work.drafts:
             if topic.id not in failed and not len(topic.contents.tail):
                 self._backlog.dirty.pop(topic.id, None)
-        return not failed and not self._backlog.unmarked
+        return ok and not failed
 
     def _store(self, topic: Topic, draft: Draft, result: JobResult) -> None:
         contents, backlog = topic.contents, self._backlog
@@ -112,8 +117,10 @@ class Apply:
         else:
             backlog.active[topic.id] = topic
         for damage in result.damage:
-            log.error("storage is damaged", extra={"damage": str(damage)})
-            if not damage.repaired:
+            if damage.repaired:
+                log.warning("segment repaired", extra={"damage": str(damage)})
+            else:
+                self._damage.sealed(damage)
                 contents.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
 
     @staticmethod
@@ -142,15 +149,16 @@ class Apply:
         self._backlog.unmarked[topic.id] = topic
         contents.keep_tail_dead(topic.seqs.stored + 1, topic.seqs.head)
 
-    def _note_marked(self, topic: Topic, first_seq: int, ranges: Ranges, result: JobResult) -> None:
+    def _note_marked(self, topic: Topic, first_seq: int, ranges: Ranges, result: JobResult) -> bool:
         backlog, mark = self._backlog, (topic.id, first_seq)
         if not topic.live:
-            return
+            return True
         if not result.stored:
             backlog.unmarked[topic.id] = topic
             backlog.unsure_marks.add(mark)
             self._failures.note(topic, result)
-            return
+            return False
         backlog.unsure_marks.discard(mark)
         if topic.contents.marked(first_seq, ranges):
             backlog.unmarked.pop(topic.id, None)
+        return True

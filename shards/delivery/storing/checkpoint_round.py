@@ -25,8 +25,7 @@ from topicd.shards.storage.segment.jobs import JobResult, MarkJob, run_checkpoin
 
 @dataclass
 class CheckpointRound:
-    marks: list[int]  # ring positions: up to there the log is absorbed when everything is stored
-    full: bool  # everything that waits, not only what goes past the log
+    full: bool  # a part of a full checkpoint, not only what goes past the log
     drafts: list[tuple[Topic, Draft]] = field(default_factory=list)
     places: list[Path] = field(default_factory=list)
     mark_jobs: list[MarkJob] = field(default_factory=list)

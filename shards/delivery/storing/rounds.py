@@ -1,13 +1,16 @@
 """When checkpoints happen. Promise: memory stays bounded, and what is in segments was synced before the shard forgets
 its own copy.
 
-The threads get bytes and paths; every change of state happens in the shard's own thread, when they are done.
+The threads get bytes and paths; every change of state happens in the shard's own thread, when they are done. A full
+checkpoint goes through the topics in rounds of so many at most, each planned, stored and applied by itself: however
+many topics there are, requests are served in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
@@ -32,11 +35,25 @@ log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 _STAGED_TOGETHER = 8 * MIB
 _GATHERING_S = 0.015
+_TOPICS = 1_024  # in one round of a full checkpoint: a few milliseconds of planning
 _RELIEF = 4  # times checkpoint_bytes may be replayed before it has to go to disk: serving again comes first
 
 
 def checkpoint_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
+
+
+class FullCheckpoint:
+    """What waited when it began, as far as no round has taken it."""
+
+    def __init__(self, marks: list[int], topics: list[Topic], unmarked: list[Topic]) -> None:
+        self.marks = marks  # ring positions: up to there the log is absorbed when everything is stored
+        self.topics = topics
+        self.unmarked = unmarked
+
+    @property
+    def over(self) -> bool:
+        return not (self.topics or self.unmarked)
 
 
 class Rounds:
@@ -72,7 +89,8 @@ class Rounds:
         self._reclaimer = reclaimer
         self._snapshots = snapshots
         self._gathering = False  # stages wait a moment for more
-        self._due = False  # a full round
+        self._due = False  # a full checkpoint
+        self._full: FullCheckpoint | None = None  # begun and not over
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Future[None] | None = None
         self._opened = False
@@ -91,15 +109,14 @@ class Rounds:
             if topic.contents.active is not None:
                 self._backlog.active[topic.id] = topic
             self._backlog.reclaimable[topic.id] = topic
+        self._backlog.total_bytes = sum(topic.contents.bytes for topic in self._catalog.by_name.values())
         self._backlog.metadata_changed = True
         self.checkpoint_now()
         self.tick()
 
     def tick(self) -> None:
-        """Once a second: seal by age, clear debris, snapshot when due."""
-        self._backlog.total_bytes = sum(topic.contents.bytes for topic in self._catalog.by_name.values())
-        self._seal_aged()
-        if self._backlog.debris:
+        """After each look at all topics: seal by age, clear debris, snapshot when due."""
+        if self._backlog.aged or self._backlog.debris:
             self.checkpoint_now()
         if self._opened and self._snapshots.due:
             self._snapshots.start()
@@ -111,11 +128,16 @@ class Rounds:
         self._due = True
         self._next()
 
-    def relieve(self) -> None:
-        """During recovery memory is bounded too: store what exceeds the bound at once."""
-        if self._backlog.tail_bytes >= _RELIEF * self._place.settings.checkpoint_bytes:
+    def relieve(self) -> Iterator[None]:
+        """During recovery memory is bounded too: store what exceeds the bound at once. Yields after each round."""
+        if self._backlog.tail_bytes < _RELIEF * self._place.settings.checkpoint_bytes:
+            return
+        while True:
             work = self._plan(full=True)
             self._finish(work, work.store(self._place.fs), run_marks(self._place.fs, work.mark_jobs))
+            if self._full is None:
+                return
+            yield
 
     async def close(self) -> None:
         """Everything to segments, then the snapshot that says so. Not if there is no WAL shard left that could go
@@ -128,9 +150,11 @@ class Rounds:
                 await under_way
         backlog = self._backlog
         for _ in range(3):
-            if (backlog.dirty or backlog.unmarked or backlog.direct) and not self._wal_sync.wal_is_away:
+            more = bool(backlog.dirty or backlog.unmarked or backlog.direct)
+            while more and not self._wal_sync.wal_is_away:
                 self._round = asyncio.ensure_future(self._run_round(full=True), loop=self._loop)
                 await self._round
+                more = self._full is not None
         if self._snapshots.round is not None:
             await self._snapshots.round
         if not self._wal_sync.wal_is_away:
@@ -175,21 +199,11 @@ class Rounds:
 
     def _next(self) -> None:
         """The next round, if there is anything to do and none under way."""
-        if self._round is None and self._opened and (self._due or self._backlog.direct):
-            full, self._due = self._due, False
+        if self._round is None and self._opened and (self._due or self._full is not None or self._backlog.direct):
+            full = self._full is not None or self._due
+            if self._full is None:
+                self._due = False
             self._round = asyncio.ensure_future(self._run_round(full=full), loop=self._loop)
-
-    def _seal_aged(self) -> None:
-        """Active segments that are old enough are sealed with the next round, whether they have new records or not."""
-        age = self._place.settings.segment_max_age_ms
-        if not age:
-            return
-        created_by = self._place.clock.now_ms() - age
-        active = self._backlog.active
-        aged = {t.id: t for t in active.values() if t.contents.segments[-1].created_ms <= created_by}
-        if aged:
-            self._backlog.aged = aged
-            self.checkpoint_now()
 
     # ---- a round ----
 
@@ -211,6 +225,7 @@ class Rounds:
             self.done += 1
         except Exception as exc:
             ok = False
+            self._give_back(work)
             self._failures.note_exception(exc)
             work.unclear.update(work.ends)
             for topic, _ in work.direct:
@@ -221,9 +236,19 @@ class Rounds:
 
     def _finish(self, work: CheckpointRound, results: list[JobResult], marked: list[JobResult]) -> bool:
         ok = self._apply.results(work, results, marked)
-        if ok and work.full:
-            self._snapshots.note_stored(work.marks)
+        if not ok:
+            self._give_back(work)
+        elif work.full and self._full is not None and self._full.over:
+            self._snapshots.note_stored(self._full.marks)
+            self._full = None
         return ok
+
+    def _give_back(self, work: CheckpointRound) -> None:
+        """Of a full checkpoint that failed: its topics are dirty still, and marks wait for the next one."""
+        left, self._full = self._full.unmarked if self._full is not None else [], None
+        for topic in [*left, *(topic for topic, _, _ in work.marked)]:
+            if topic.live and topic.contents.unmarked:
+                self._backlog.unmarked[topic.id] = topic
 
     def _after_round(self, ok: bool) -> None:
         self._remove_doomed()
@@ -241,21 +266,31 @@ class Rounds:
     def _plan(self, *, full: bool) -> CheckpointRound:
         place, backlog = self._place, self._backlog
         now = place.clock.now_ms()
-        work = CheckpointRound([outlet.settled_pos for outlet in self._outlets], full)
+        work = CheckpointRound(full)
         topics, backlog.direct = backlog.direct, {}
-        if full:
-            topics = {**backlog.dirty, **backlog.aged, **backlog.debris, **topics}
-            backlog.aged = {}
+        waiting = self._full
+        if full and waiting is None:
+            waiting = self._full = self._begin()
+        if full and waiting is not None:
+            topics = {topic.id: topic for topic in _taken(waiting.topics)} | topics
         for topic in topics.values():
             direct = self._direct.storable(topic)
             work.add(topic, place.topic_dir(topic.id), direct, place.settings, now, backlog.unsure_marks)
-        if not full:
+        if not full or waiting is None or waiting.topics:
             return work
-        for topic in backlog.unmarked.values():
+        for topic in _taken(waiting.unmarked):
             for first_seq, ranges in topic.contents.unmarked.items():
                 work.add_marks(place.topic_dir(topic.id), topic, first_seq, ranges, backlog.unsure_marks)
-        backlog.unmarked = {}
         return work
+
+    def _begin(self) -> FullCheckpoint:
+        backlog = self._backlog
+        topics = {**backlog.dirty, **backlog.aged, **backlog.debris}
+        begun = FullCheckpoint(
+            [outlet.settled_pos for outlet in self._outlets], list(topics.values()), list(backlog.unmarked.values())
+        )
+        backlog.aged, backlog.unmarked = {}, {}
+        return begun
 
     def _note_outcome(self, ok: bool) -> None:
         if not ok:
@@ -277,3 +312,10 @@ class Rounds:
                 self._pool.submit(self._reclaimer.remove_topic, topic_id)
             else:
                 self._reclaimer.remove_topic(topic_id)
+
+
+def _taken(waiting: list[Topic]) -> list[Topic]:
+    """As many as one round takes; those that are gone are passed over."""
+    taken = [topic for topic in waiting[:_TOPICS] if topic.live]
+    del waiting[:_TOPICS]
+    return taken

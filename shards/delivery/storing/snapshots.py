@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Any
 
@@ -15,9 +16,11 @@ from topicd.errors import TopicdError
 from topicd.ipc.walstate import WalState, read_states
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.removing.reclaim import Reclaimer
+from topicd.shards.delivery.slices import in_slices, spread
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.storing.topic_state import entry_of
 from topicd.shards.delivery.topic.catalog import Catalog
+from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.direct import DirectWrites
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.wal_sync import WalSync
@@ -97,12 +100,14 @@ class Snapshots:
     async def take(self) -> None:
         place, run_in_thread = self._place, self._loop.run_in_executor
         marks = [outlet.settled_pos for outlet in self._outlets]
-        dropping = self._reclaimer.plan()
-        body = self._body()
-        siblings = [place.data.snapshots(index) for index in range(place.delivery_shards)]
+        # What changes from here on counts for the next one.
         self._backlog.metadata_changed = False
         self._direct.stored_bytes = 0
         self._taken_at = place.clock.monotonic()
+        await spread(self._reclaimer.plan())
+        body = self._head()
+        await spread(self._add_topics(body["topics"]))
+        siblings = [place.data.snapshots(index) for index in range(place.delivery_shards)]
         try:
             if not self.saved:
                 # What recovery found may be in the page cache only; the WAL still has it until it is forgotten.
@@ -113,7 +118,7 @@ class Snapshots:
             self._told = ""
             self._marks = [*self._marks[-1:], marks]
             self._publish_absorbed()
-            await self._reclaimer.run(dropping)
+            await self._reclaimer.run()
         except (OSError, TopicdError) as exc:
             self.failures += 1
             self._backlog.metadata_changed = True
@@ -136,7 +141,8 @@ class Snapshots:
         except (OSError, TopicdError):
             return {}  # the shared memory is gone: the daemon is on its way out
 
-    def _body(self) -> dict[str, Any]:
+    def _head(self) -> dict[str, Any]:
+        """Before any of the topics: one that is born while they are gathered is in the log behind the marks."""
         return {
             "run": self._place.run,
             "shard": self._place.index,
@@ -144,6 +150,17 @@ class Snapshots:
             "settled_below": self._catalog.settled_below,
             # So far each log was durable: a start that finds less of it knows that something is missing.
             "wal": sorted((shard, state.synced_lsn) for shard, state in self._wal_states().items()),
-            # One that is being deleted counts until its end is stored: that may fail yet.
-            "topics": [entry_of(topic).to_wire() for topic in self._catalog.by_name.values()],
+            "topics": [],
         }
+
+    def _add_topics(self, entries: list[dict[str, Any]]) -> Iterator[None]:
+        """In slices. Each as it is when its turn comes: the log behind the marks has what changed since, and replaying
+        a change that an entry knows changes nothing."""
+        by_id = self._catalog.by_id
+
+        def add(topic: Topic) -> None:
+            # One that is being deleted counts until its end is stored: that may fail yet.
+            if topic.id in by_id:
+                entries.append(entry_of(topic).to_wire())
+
+        yield from in_slices(list(by_id.values()), add)

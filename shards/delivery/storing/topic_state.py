@@ -25,7 +25,7 @@ def entry_of(topic: Topic) -> TopicEntry:
         delete_below=floors.delete_below,
         reserved=seqs.reserved,
         gone=list(contents.gone),
-        lost=list(contents.lost),
+        lost=[(first, last, contents.missed.get(first, last - first + 1)) for first, last in contents.lost],
         head=seqs.visible,
         last_ts=seqs.last_ts,
         damaged=[(place.first_seq, place.last_seq, place.where) for place in contents.damaged],
@@ -52,7 +52,8 @@ def topic_of(entry: TopicEntry, outlet: int) -> Topic:
     if not topic.policy.logged:
         seqs.reach(entry.head)
     contents.gone = Ranges(entry.gone)
-    contents.lost = Ranges(entry.lost)
+    contents.lost = Ranges((first, last) for first, last, *_ in entry.lost)
+    contents.missed = {first: about[0] if about else last - first + 1 for first, last, *about in entry.lost}
     contents.damaged = [Damaged(*place) for place in entry.damaged]
     topic.changes.newest = entry.changes
     for part in topic.parts():

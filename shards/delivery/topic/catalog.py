@@ -1,13 +1,14 @@
 """The topics of one shard: by name and by id, how they come into being, change and go.
 
 Promise: a change answers only after its control frame is stored as the topic's class demands; a change that could
-not be stored leaves everything as it was.
+not be stored leaves everything as it was, and one that comes while its topic is being born is made after that.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from topicd.errors import Conflict, NotReady, Throttled, TopicdError, TopicNotFound, WrongShard
@@ -68,6 +69,9 @@ class Catalog:
         self.ids = ids
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
+        self._names: list[str] = []  # of by_name and some that are gone; sorted unless there are new ones
+        self._names_new = False
+        self._names_gone = 0
         self._creating: dict[str, list[Done]] = {}
         self._unborn: set[int] = set()
         # Those who have to know, in the order in which they are told.
@@ -105,11 +109,27 @@ class Catalog:
     def page(
         self, prefix: str, after: str, limit: int, allows: Callable[[str], bool]
     ) -> tuple[list[Topic], str | None]:
-        names = sorted(name for name in self.by_name if name.startswith(prefix) and allows(name))
-        start = bisect_right(names, after) if after else 0
-        page = names[start : start + min(limit, LIST_PAGE_MAX)]
-        more = start + len(page) < len(names)
-        return [self.by_name[name] for name in page], page[-1] if more and page else None
+        """In the order of their names, which is kept from one page to the next."""
+        names = self._sorted()
+        at = max(bisect_left(names, prefix), bisect_right(names, after) if after else 0)
+        found: list[Topic] = []
+        for name in islice(names, at, None):
+            if not name.startswith(prefix):
+                break
+            topic = self.by_name.get(name)
+            if topic is None or (found and found[-1] is topic) or not allows(name):
+                continue
+            if len(found) == min(limit, LIST_PAGE_MAX):
+                return found, found[-1].name
+            found.append(topic)
+        return found, None
+
+    def _sorted(self) -> list[str]:
+        """Every name that is there, and perhaps some that are gone or come twice."""
+        if self._names_new:
+            self._names.sort()  # most of them are in order
+            self._names_new = False
+        return self._names
 
     # ---- birth ----
 
@@ -158,10 +178,32 @@ class Catalog:
             )
 
     def add(self, topic: Topic) -> None:
+        if topic.name not in self.by_name:
+            self._names.append(topic.name)
+            self._names_new = True
         self.by_name[topic.name] = topic
         self.by_id[topic.id] = topic
 
     # ---- change ----
+
+    def configure_unborn(self, name: str, fields: Any, done: Done) -> bool:
+        """A change of a topic that somebody else is creating: made as soon as there is one. False: nobody is."""
+        waiting = self._creating.get(name)
+        if waiting is None:
+            return False
+        TopicConfig.from_fields(fields)  # what no topic could be is refused at once
+
+        def born(topic: Topic | None, error: TopicdError | None) -> None:
+            if topic is None:
+                done(None, error)
+                return
+            try:
+                self.configure(topic, fields, done)
+            except TopicdError as exc:
+                done(None, exc)
+
+        waiting.append(born)
+        return True
 
     def configure(self, topic: Topic, fields: Any, done: Done) -> None:
         """A change builds on the one before it, stored or still under way."""
@@ -229,6 +271,9 @@ class Catalog:
         self.by_id.pop(topic.id, None)
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
+            self._names_gone += 1
+            if self._names_gone > len(self.by_name):
+                self._names, self._names_new, self._names_gone = list(self.by_name), True, 0
 
 
 def _tell(listeners: list[Told], topic: Topic) -> None:

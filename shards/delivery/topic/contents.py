@@ -23,7 +23,7 @@ class Damaged(NamedTuple):
 
 class Contents:
     __slots__ = (
-        *("bytes", "count", "damaged", "gone", "lost", "marks"),
+        *("bytes", "count", "damaged", "gone", "lost", "marks", "missed"),
         *("recent_tags", "segments", "tail", "tail_dead", "unmarked"),
     )
 
@@ -36,7 +36,8 @@ class Contents:
         self.marks: dict[int, Ranges] = {}  # dead seqs by segment
         self.unmarked: dict[int, Ranges] = {}  # of these, what is not in the segment's .del file yet
         self.gone = Ranges()  # seqs of segments that were dropped whole because every record was deleted
-        self.lost = Ranges()  # seqs that power loss took before they were synced
+        self.lost = Ranges()  # seqs that power loss may have taken before they were synced
+        self.missed: dict[int, int] = {}  # by first seq of these: about how many records that were
         self.recent_tags = RecentTags()
         self.damaged: list[Damaged] = []
 
@@ -98,6 +99,23 @@ class Contents:
     def keep_tail_dead(self, first: int, last: int) -> None:
         self.tail_dead = Ranges(self.tail_dead.within(first, last))
 
+    def lose(self, first: int, last: int, about: int) -> None:
+        """Power loss may have taken these; about so many of them were given out."""
+        before = dict(self.missed)
+        self.lost.add(first, last)
+        self.missed = {a: sum(n for at, n in before.items() if a <= at <= b) for a, b in self.lost}
+        start = next(a for a, b in self.lost if a <= first <= b)
+        self.missed[start] += about
+
+    def forgive(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Somebody knows of this loss and goes on: it is told to nobody any more. What of it there was."""
+        forgiven = self.lost.within(first, last)
+        left = [part for a, b in self.lost for part in Ranges(forgiven).missing(a, b)]
+        self.lost = Ranges(left)
+        self.missed = {a: min(self.missed.get(a, b - a + 1), b - a + 1) for a, b in left}
+        self.gone.update(forgiven)
+        return forgiven
+
     # ---- questions ----
 
     @property
@@ -112,6 +130,10 @@ class Contents:
     def active(self) -> SegmentInfo | None:
         """The segment that takes further records."""
         return self.segments[-1] if self.segments and not self.segments[-1].sealed else None
+
+    def missed_within(self, first: int, last: int) -> int:
+        """About how many records power loss took there."""
+        return sum(self.missed.get(a, 0) for a, b in self.lost if a <= last and first <= b)
 
     def is_damaged(self, first: int, last: int) -> bool:
         return any(place.first_seq <= last and first <= place.last_seq for place in self.damaged)

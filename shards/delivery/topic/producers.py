@@ -20,6 +20,7 @@ ANSWERS_KEPT = 1_024  # per producer: more batches than a client may have in fli
 ANSWERS_SAVED = 64  # of these in a snapshot; newer ones are in the log
 PRODUCERS_KEPT = 1_024  # per topic, least recently used go first
 LASTING_KEPT = 4_096  # of those that are not released; then these, too
+_FENCE = 1 << 32
 
 
 Assigned = tuple[int, int, int]  # batch number, first seq, records
@@ -125,6 +126,19 @@ class ProducerTable(TopicPart):
             if len(self._states) - len(self._lasting) >= PRODUCERS_KEPT:
                 self._forget_oldest(self._states.keys() - self._lasting)
             self._lasting.discard(producer_id)
+
+    def fence_above(self, producer_id: int) -> int:
+        """A number that is far above all that this producer may have sent."""
+        state = self._states.get(producer_id)
+        return (0 if state is None else state.last_no) + _FENCE
+
+    def fence(self, producer_id: int, number: int) -> None:
+        """It goes on behind that number: whoever still sends what came before is refused."""
+        state = self._states.get(producer_id) or self._admit(producer_id, ProducerState())
+        if number > state.last_no:
+            state.last_no = number
+            state.answers.clear()
+            state.answers.append((number, 1, 0))
 
     def take_back(self, producer_id: int, batch_no: int) -> None:
         """The batch was not stored; its number may be used again."""

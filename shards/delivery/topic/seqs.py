@@ -71,5 +71,10 @@ class Seqs:
     def mark_failed(self) -> None:
         self.reserving = self.reserved
 
+    def return_marks(self) -> None:
+        """Nobody needs what was promised ahead: the next write asks anew, and waits for it."""
+        self.reserved = self.reserving = self.head
+        self.block = FIRST_BLOCK // 2
+
     def forget_marks(self) -> None:
         self.reserved = self.reserving = 0

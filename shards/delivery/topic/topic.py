@@ -10,6 +10,7 @@ from typing import ClassVar
 from topicd.errors import TopicNotFound
 from topicd.model import TopicConfig, is_internal
 from topicd.shards.delivery.topic.changes import Changes
+from topicd.shards.delivery.topic.commits import CommitTable
 from topicd.shards.delivery.topic.consumers import ConsumerTable
 from topicd.shards.delivery.topic.contents import Contents
 from topicd.shards.delivery.topic.flight import Flight
@@ -23,7 +24,7 @@ from topicd.shards.delivery.writing.durability import Need
 
 
 class Topic:
-    PARTS: ClassVar[tuple[str, ...]] = ("producers", "consumers")  # attributes that are a TopicPart
+    PARTS: ClassVar[tuple[str, ...]] = ("producers", "consumers", "commits")  # attributes that are a TopicPart
 
     def __init__(self, topic_id: int, name: str, config: TopicConfig, outlet: int, created_ms: int) -> None:
         self.id = topic_id
@@ -39,6 +40,7 @@ class Topic:
         self.changes = Changes()
         self.producers = ProducerTable()
         self.consumers = ConsumerTable()
+        self.commits = CommitTable()
         self.followers: set[Follower] = set()
         self.last_write_ms = 0
         self.last_read_ms = 0

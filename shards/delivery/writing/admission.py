@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import errno
 
-from topicd.errors import BatchTooLarge, InvalidRequest, NotReady, Throttled, TopicdError, TopicFull
+from topicd.errors import BatchTooLarge, Conflict, InvalidRequest, NotReady, Throttled, TopicdError, TopicFull
 from topicd.limits import FRAME_OVERHEAD, MAX_BATCH_RECORDS
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.removing.retention import Retention
@@ -32,7 +32,7 @@ class WriteAdmission:
         self._retention = retention
         self.draining = False
 
-    def refusal(self, topic: Topic, size: int, count: int) -> TopicdError | None:
+    def refusal(self, topic: Topic, size: int, count: int, producer_id: int = 0) -> TopicdError | None:
         """Why a batch of so many bytes, with framing, and so many records is not taken; None: it is."""
         policy, pressure, outlet = topic.policy, self._pressure, self._log.outlets[topic.outlet]
         if self.draining:
@@ -40,6 +40,8 @@ class WriteAdmission:
         if not 0 < count <= MAX_BATCH_RECORDS:
             code = BatchTooLarge if count else InvalidRequest
             return code(f"a write has 1 to {MAX_BATCH_RECORDS} records, this one says {count}")
+        if len(topic.commits) and topic.commits.is_fenced(producer_id):
+            return Conflict(f"this commit into topic {topic.name} is being abandoned", topic=topic.name)
         if policy.logged and outlet.read_only_errno:
             return outlet.refusal()
         if topic.flight.debris:
@@ -62,7 +64,9 @@ class WriteAdmission:
             )
         if settings.max_total_bytes and (error := self._total_refusal(size)) is not None:
             return error
-        return self._cap_refusal(topic, count, size - FRAME_OVERHEAD * count) if policy.capped else None
+        if not policy.capped:
+            return None
+        return self._cap_refusal(topic, producer_id, count, size - FRAME_OVERHEAD * count)
 
     def _total_refusal(self, size: int) -> TopicdError | None:
         held, share = self._backlog.total_bytes, self._place.share_of(self._place.settings.max_total_bytes)
@@ -74,22 +78,48 @@ class WriteAdmission:
             retry_after_ms=1_000,
         )
 
-    def _cap_refusal(self, topic: Topic, count: int, content: int) -> TopicdError | None:
+    def commit_refusal(self, topic: Topic, producer_id: int, count: int, content: int) -> TopicdError | None:
+        """Why no room can be held for so much; None: it can. A topic that discards the old has always room, one that
+        rejects says so before anything is decided."""
+        if self.draining:
+            return NotReady("the daemon is stopping", retry_after_ms=500)
+        outlet = self._log.outlets[topic.outlet]
+        if topic.policy.logged and outlet.read_only_errno:
+            return outlet.refusal()
+        if self._place.settings.max_total_bytes and (error := self._total_refusal(content)) is not None:
+            return error
+        self._retention.expire(topic)
+        return self._full(topic, producer_id, count, content)
+
+    def _cap_refusal(self, topic: Topic, producer_id: int, count: int, content: int) -> TopicdError | None:
         policy = topic.policy
+        if len(topic.commits) and topic.commits.covers(producer_id, count, content, self._place.clock.now_ms()):
+            return None
         for cap, size, what in ((policy.cap_records, count, "records"), (policy.cap_bytes, content, "bytes")):
-            if not cap:
-                continue
-            if size > cap:
+            if cap and size > cap:
                 return InvalidRequest(f"one write of {size} {what} is larger than the whole cap of {cap} {what}")
-            if policy.rejects and _used(topic, what) + size > cap:
-                self._retention.expire(topic)
-                used = _used(topic, what)
-                if used + size > cap:
-                    return TopicFull(f"topic {topic.name} holds {used} {what} of {cap}", cap=cap, used=used, what=what)
+        if self._full(topic, producer_id, count, content) is None:
+            return None
+        self._retention.expire(topic)
+        return self._full(topic, producer_id, count, content)
+
+    def _full(self, topic: Topic, producer_id: int, count: int, content: int) -> TopicFull | None:
+        """With what is under way, and what is held for commits of others."""
+        policy = topic.policy
+        if not policy.rejects:
+            return None
+        commits, held, held_bytes = topic.commits, 0, 0
+        if len(commits):
+            held, held_bytes = commits.held(producer_id, self._place.clock.now_ms())
+        contents, flight = topic.contents, topic.flight
+        places = (
+            (policy.cap_records, contents.count + flight.count, held, count, "records"),
+            (policy.cap_bytes, contents.bytes + flight.bytes, held_bytes, content, "bytes"),
+        )
+        for cap, used, kept, size, what in places:
+            if cap and used + kept + size > cap:
+                message = f"topic {topic.name} holds {used} {what} of {cap}"
+                if kept:
+                    message += f", {kept} are kept for commits under way"
+                return TopicFull(f"{message}: {size} more do not fit", cap=cap, used=used, held=kept, what=what)
         return None
-
-
-def _used(topic: Topic, what: str) -> int:
-    if what == "records":
-        return topic.contents.count + topic.flight.count
-    return topic.contents.bytes + topic.flight.bytes

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.frames import codec_error, core, producer_frame
 from topicd.ipc.protocol.wire import APPEND, FLAG_COPY, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE, HEADER
-from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX
+from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, LASTING
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.flight import Replier, RunWaiter, Waiter
@@ -76,7 +76,7 @@ class Appender:
             return
         copied: CopiedRanges | None = self._ranges.find(body[at:], count) if flags & FLAG_COPY else None
         size = len(body) - at if copied is None else copied.size
-        refusal = self._admission.refusal(topic, size, count)
+        refusal = self._admission.refusal(topic, size, count, producer_id)
         if refusal is not None:
             raise refusal
         direct = bool(producer_id and not key) and self._direct.takes(topic, size, count, copied=copied is not None)
@@ -87,6 +87,9 @@ class Appender:
         else:
             copied.put(entry.frames)
         first_seq = self._add(entry, start, count, producer_id, batch_no)
+        if len(topic.commits) and producer_id:
+            content = len(entry.frames) - start - FRAME_OVERHEAD * count
+            topic.commits.take(producer_id, batch_no, first_seq, count, content, self._clock.now_ms())
         entry.waiters.append(Waiter(replier, request_id, flags, first_seq, count))
         if key:
             entry.keys.append(key)
@@ -112,7 +115,7 @@ class Appender:
             return 0, 0
         topic_id, producer_id, batch_no, count = APPEND.unpack_from(buf, start + HEADER.size)
         topic = self._topics.get(topic_id)
-        if topic is None or not topic.live or topic.policy.capped or not producer_id or count != 1:
+        if topic is None or not topic.live or topic.policy.capped or not 0 < producer_id < LASTING or count != 1:
             return 0, 0
         if not topic.producers.is_next(producer_id, batch_no):
             return 0, 0

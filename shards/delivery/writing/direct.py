@@ -124,6 +124,7 @@ class DirectWrites:
             entry.failed(error)
             if entry is last:
                 return
+        self._backlog.direct.pop(topic.id, None)  # a round without work would find the disk well
 
     def _leave(self, topic: Topic, entry: InFlight) -> None:
         self.bytes -= len(entry.frames)

@@ -46,6 +46,7 @@ class AppendEntry(InFlight):
         topic, commits = self.topic, self._commits
         count, content, blob = len(self.offsets), self.content, self.blob()
         topic.flight.leave(self, content)
+        topic.commits.stored(self.producers)
         topic.seqs.commit(self.first_seq + count - 1)
         topic.contents.add(blob, count, content, untagged=self.untagged)
         topic.last_write_ms = self.ts
@@ -64,6 +65,7 @@ class AppendEntry(InFlight):
             self._commits.direct.fail(topic, error)  # what comes later goes first
         topic.flight.leave(self, self.content)
         topic.seqs.roll_back(self.first_seq)
+        topic.commits.failed(self.producers)
         for producer_id, batch_no in reversed(self.producers):
             topic.producers.take_back(producer_id, batch_no)
         for key in self.keys:

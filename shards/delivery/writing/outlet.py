@@ -8,6 +8,7 @@ so that visible never means lost.
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -77,6 +78,12 @@ class Outlet:
     @property
     def idle(self) -> bool:
         return not (self._written_queue or self._synced_queue or self._backlog)
+
+    @property
+    def wal_has_left(self) -> bool:
+        """Nobody takes what is placed: the WAL shard has left for good, or been killed with nobody to replace it."""
+        pid = self._ring.consumer_pid
+        return pid == 0 or not os.path.exists(f"/proc/{pid}")
 
     @property
     def everything_written(self) -> bool:

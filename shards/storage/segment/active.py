@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topicd.disk.fs import File, Fs, replace_file
+from topicd.disk.loading import Content
 from topicd.shards.storage.segment.index import (
     ENTRY_BYTES,
     entries_within,
@@ -32,6 +33,8 @@ class _Found(NamedTuple):
     trusted: int  # of these, all but the last, which may be torn inside and is read again
     tail: ScannedTail  # frames behind the trusted entries
     size: int  # of .data
+    content: Content  # .data
+    index_problem: str  # why .idx may have named more than `claimed`, ""
 
 
 class ActiveSegment:
@@ -42,19 +45,22 @@ class ActiveSegment:
         self._found = self._scan()
 
     def _scan(self) -> _Found:
-        view = resolve(self._dir, self._first).map(self._fs, DATA)
-        index = resolve(self._dir, self._first).read_index(self._fs)
+        place = resolve(self._dir, self._first)
+        found = place.load_index(self._fs)
+        index = bytes(found.view[: found.bad[0].start] if found.bad else found.view)
+        content = place.load(self._fs, DATA)
+        size = len(content.view)
         claimed = tiled_entries(index)
-        whole = scan_tail(view, 0, self._first, topic_id_of(self._dir))
+        whole = scan_tail(content.view, 0, self._first, topic_id_of(self._dir))
         compared = min(len(whole.entries), claimed * ENTRY_BYTES)
         if index[:compared] != whole.entries[:compared] and not self._only_ends_torn(index, whole, claimed):
             # Of another segment, or rotten: what it says of frames that can be read is not so.
-            return _Found(index, 0, 0, 0, whole, len(view))
-        believed = entries_within(index, claimed, len(view))
+            return _Found(index, 0, 0, 0, whole, size, content, found.problem)
+        believed = entries_within(index, claimed, size)
         trusted = max(believed - 1, 0)
         start = entry_at(index, trusted).offset if believed else 0
-        tail = scan_tail(view, start, self._first + trusted, topic_id_of(self._dir))
-        return _Found(index, claimed, believed, trusted, tail, len(view))
+        tail = scan_tail(content.view[start:], start, self._first + trusted, topic_id_of(self._dir))
+        return _Found(index, claimed, believed, trusted, tail, size, content, found.problem)
 
     @staticmethod
     def _only_ends_torn(index: bytes, whole: ScannedTail, claimed: int) -> bool:
@@ -73,7 +79,7 @@ class ActiveSegment:
         found = self._found
         index = found.entries[: found.trusted * ENTRY_BYTES] + found.tail.entries
         count = entry_count(index)
-        file = self._fs.open(self._path(DATA), write=True)
+        file = self._fs.open(resolve(self._dir, self._first).text(DATA), write=True)
         try:
             self._cut_tail(file, count, report)
             if count > found.believed:
@@ -98,15 +104,20 @@ class ActiveSegment:
     def _cut_tail(self, file: File, count: int, report: LoadedSegments) -> None:
         found, first_lost = self._found, self._first + count
         claimed_last = self._first + found.claimed - 1
+        unread = found.content.problem if found.content.touches(found.tail.end, found.size) else ""
         if claimed_last >= first_lost:
-            what = "records that the index names cannot be read"
+            what = f"records that the index names cannot be read{': ' if unread else ''}{unread}"
             report.damage.append(SegmentDamage(self._path(DATA), first_lost, claimed_last, what))
+        if found.index_problem:
+            what = f"{found.index_problem}; built anew from the data"
+            report.damage.append(SegmentDamage(self._path(IDX), self._first, first_lost - 1, what, repaired=True))
         torn = found.size - found.tail.end
         if not torn:
             return
-        if found.tail.behind or claimed_last >= first_lost:
+        # Bytes that nobody can read may be anything, and so may what an unreadable index named: not just torn.
+        if found.tail.behind or claimed_last >= first_lost or unread or found.index_problem:
             kept = self._path(CUT)
-            replace_file(self._fs, kept, [file.pread(torn, found.tail.end)])
+            replace_file(self._fs, kept, [found.content.view[-torn:]])
             last_lost = max(found.tail.behind, claimed_last, first_lost)
             report.cuts.append(Cut(self._path(DATA), first_lost, last_lost, kept, claimed_last))
         file.truncate(found.tail.end)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from topicd._native import core
 from topicd.disk.fs import File, Fs
+from topicd.disk.loading import load
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.names import DEL
 from topicd.shards.storage.segment.places import resolve
@@ -97,7 +98,12 @@ def load_marks(fs: Fs, topic_dir: Path, first_seq: int) -> Marks:
     """Every mark that can be believed. A torn tail is cut, or later marks would stand behind it."""
     file = fs.open(resolve(topic_dir, first_seq).file(DEL), write=True)
     try:
-        marks = parse_marks(file.pread(file.size(), 0), first_seq)
+        content = load(file)
+        marks = parse_marks(bytes(content.view), first_seq)
+        if content.bad:
+            # Not torn, but there and not to be had: they stay, and later marks stand behind them.
+            unread = sum(part.end - part.start for part in content.bad)
+            return marks._replace(bad=max(marks.bad, -(-unread // MARK_BYTES)))
         if marks.end != marks.size:
             file.truncate(marks.end)
             file.sync_data()
@@ -107,12 +113,12 @@ def load_marks(fs: Fs, topic_dir: Path, first_seq: int) -> Marks:
 
 
 def drop_marks(fs: Fs, topic_dir: Path, first_seq: int, gone: Ranges) -> bool:
-    """Remove the marks if every one speaks of records that are gone; False if some do not."""
+    """Remove the marks if every one speaks of records that are gone; False if some do not, or cannot be read."""
     path = resolve(topic_dir, first_seq).file(DEL)
     with _lock(topic_dir, first_seq):
         if fs.exists(path):
             marks = load_marks(fs, topic_dir, first_seq)
-            if any(gone.missing(first, last) for first, last in marks.ranges):
+            if marks.bad or any(gone.missing(first, last) for first, last in marks.ranges):
                 return False
             fs.unlink(path)
     return True

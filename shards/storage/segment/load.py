@@ -151,7 +151,7 @@ class _Loader:
     def _open(self, first: int, have: set[str], following: int | None) -> SegmentInfo | None:
         seal = self._seal(first, have)
         marks = self._marks(first, have, seal)
-        if seal is not None and self._size(first, IDX) == seal.count * ENTRY_BYTES:
+        if seal is not None and self._index_is_whole(seal, needed=bool(marks)):
             info, gone = self._sealed(seal), seal.gone
         elif following is None and TAGS not in have:
             active = ActiveSegment(self._fs, self._dir, first)
@@ -161,8 +161,7 @@ class _Loader:
         else:
             info, gone = self._seal_late(first, have, seal, following)
         if marks:
-            index = self._place(first).map(self._fs, IDX)
-            _count_dead(info, index, marks)
+            _count_dead(info, self._place(first).read_index(self._fs), marks)
             inside = Ranges(marks.within(first, info.last_seq))
             inside.update(gone)
             gone = inside
@@ -182,16 +181,25 @@ class _Loader:
             _count_dead(info, index, marks)
         return info
 
+    def _index_is_whole(self, seal: Seal, *, needed: bool) -> bool:
+        """By its size. Its bytes are read only if loading asks something of them; readers check it for themselves."""
+        size = seal.count * ENTRY_BYTES
+        if self._size(seal.first_seq, IDX) != size:
+            return False
+        if not (needed or seal.damaged or self._size(seal.first_seq, DATA) != seal.data_bytes):
+            return True
+        return len(resolve(self._dir, seal.first_seq).read_index(self._fs)) == size
+
     def _sealed(self, seal: Seal) -> SegmentInfo:
         first, last = seal.first_seq, seal.first_seq + seal.count - 1
         size = self._size(first, DATA)
         if size != seal.data_bytes:
-            index = self._place(first).map(self._fs, IDX)
+            index = self._place(first).read_index(self._fs)
             lost = first + entries_within(index, seal.count, size)
             what = f"has {size} bytes, its seal says {seal.data_bytes}"
             self._damage(first, DATA, lost, last, what, repaired=lost > last)
         if seal.damaged:
-            index = self._place(first).map(self._fs, IDX)
+            index = self._place(first).read_index(self._fs)
             for a, b in flagged(index, first, DAMAGED):
                 self._damage(first, DATA, a, b, "frames could not be read when it was sealed")
         return _info(seal)

@@ -12,7 +12,6 @@ from topicd.errors import StorageCorrupt
 from topicd.model import TagMatch
 from topicd.shards.storage.segment.index import offset_at
 from topicd.shards.storage.segment.info import SegmentInfo
-from topicd.shards.storage.segment.names import IDX
 from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reader import SegmentReader
 from topicd.shards.storage.segment.tags import TagTable
@@ -28,27 +27,23 @@ class SegmentLookup:
         self._reader: SegmentReader | None = None
 
     def open(self) -> SegmentLookup:
-        """A tag table or an index that fails its checksum is made from the data, in memory only."""
-        try:
-            self._index = resolve(self._dir, self.info.first_seq).map(self._fs, IDX)
-        except FileNotFoundError:
-            self._index = memoryview(b"")
+        """A tag table or an index that cannot be read or believed is built from the data, in memory only."""
+        self._index = resolve(self._dir, self.info.first_seq).load_index(self._fs).view
         try:
             self._table.open()
+            believed = core.xxh3_64(self._index) == self._table.index_xxh3
         except (StorageCorrupt, FileNotFoundError):
-            self._index = memoryview(b"")
-            self._reader = SegmentReader(self._fs, self._dir, self.info).open()
-            self._table = self._reader.tags()
-            return self
-        if core.xxh3_64(self._index) != self._table.index_xxh3:
+            believed = False
+        if not believed:
             # Damaged, or a rewrite is about to change it: the reader knows what to do.
             self._index = memoryview(b"")
             self._reader = SegmentReader(self._fs, self._dir, self.info).open()
+            self._table = self._reader.tags()
         return self
 
     @property
-    def mapped_bytes(self) -> int:
-        return len(self._index) + self._table.mapped_bytes
+    def held_bytes(self) -> int:
+        return len(self._index) + self._table.held_bytes
 
     def find(self, match: TagMatch) -> list[int]:
         """Seqs of the records with a matching tag, ascending; those deleted after the seal are among them."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from topicd import paths
 from topicd._native import core
 from topicd.disk.fs import Fs, is_directory
+from topicd.disk.loading import is_unreadable
 from topicd.limits import MAX_FRAME, MAX_SEQ
 from topicd.paths import DataDir
 from topicd.shards.storage.quarantine import Quarantine
@@ -47,6 +48,10 @@ def owner_of(fs: Fs, path: Path) -> Owner | None:
         if len(head) < 4 or size > MAX_FRAME:
             return None
         frame = head[:size] if size <= len(head) else head + file.pread(size - len(head), len(head))
+    except OSError as error:
+        if is_unreadable(error):
+            return None  # whoever needs these bytes reports it
+        raise
     finally:
         file.close()
     runs = core.scan_frames(frame, 0, len(frame)).runs

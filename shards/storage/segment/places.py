@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topicd import paths
-from topicd.disk.fs import TMP_SUFFIX, File, Fs, map_file
+from topicd.disk.fs import TMP_SUFFIX, File, Fs
+from topicd.disk.loading import Content, load_file
 from topicd.shards.storage.segment.names import CUT, IDX
 
 
@@ -29,29 +30,35 @@ class SegmentPlace(NamedTuple):
         """To be read."""
         return fs.open(self.text(part))
 
-    def map(self, fs: Fs, part: str) -> memoryview:
+    def load(self, fs: Fs, part: str) -> Content:
         """The bytes of a part as they are now."""
-        return map_file(fs, self.file(part))
+        return load_file(fs, self.text(part))
+
+    def load_index(self, fs: Fs) -> Content:
+        """The index; a missing one is empty."""
+        try:
+            return self.load(fs, IDX)
+        except FileNotFoundError:
+            return Content(memoryview(b""), [])
 
     def read_index(self, fs: Fs) -> bytes:
-        """The whole index; a missing one is empty."""
-        try:
-            file = self.open(fs, IDX)
-        except FileNotFoundError:
-            return b""
-        try:
-            return file.pread(file.size(), 0)
-        finally:
-            file.close()
+        """The index up to the first entry that cannot be read; a missing one is empty."""
+        found = self.load_index(fs)
+        return bytes(found.view[: found.bad[0].start] if found.bad else found.view)
 
 
 class Listed(NamedTuple):
     """A file of a segment, found in a topic's directory."""
 
-    path: Path
+    topic_dir: Path
+    name: str
     first_seq: int
     part: str
     unfinished: bool  # under the temporary name that a crash left
+
+    @property
+    def path(self) -> Path:
+        return self.topic_dir / self.name
 
 
 def resolve(topic_dir: Path | str, first_seq: int) -> SegmentPlace:
@@ -64,7 +71,7 @@ def list_files(fs: Fs, topic_dir: Path) -> list[Listed]:
     for name in fs.listdir(topic_dir):
         parsed = paths.parse_segment(name.removesuffix(TMP_SUFFIX))
         if parsed is not None and parsed[1] != CUT:
-            found.append(Listed(topic_dir / name, *parsed, name.endswith(TMP_SUFFIX)))
+            found.append(Listed(topic_dir, name, *parsed, name.endswith(TMP_SUFFIX)))
     return found
 
 

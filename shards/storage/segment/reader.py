@@ -1,20 +1,24 @@
 """Reading one segment. Promise: bytes handed out are exactly the frames asked for; a damaged record raises
 StorageCorrupt that names the segment and its seqs, and its neighbours stay readable.
 
-A sealed segment is mapped and its index checked, the active one is read with pread. Few records of a sealed one may
-be read with pread too: opening costs little then, but the index is believed as it is, so the caller checks that the
-frames are those he asked for. Nothing changes after open(), so many threads may read; views stay valid when the reader
-is closed or forgotten.
+Data is read when it is asked for. The index of a sealed segment is read once, checked and held, that of the active one
+is read entry by entry. So may few records of a sealed one: opening costs little then, but the index is believed as it
+is, so the caller checks that the frames are those he asked for. Bytes that the disk does not give are damage of the
+records they belong to; an index that it does not give is built from the data, in memory. Nothing changes after open(),
+so many threads may read.
 """
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from topicd._native import core
 from topicd.disk.fs import File, Fs
-from topicd.errors import StorageCorrupt
+from topicd.disk.loading import Content, is_unreadable, load
+from topicd.errors import StorageCorrupt, Throttled, TopicdError
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.index import (
     DAMAGED,
@@ -34,7 +38,9 @@ from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import APPEND, reindex
 from topicd.shards.storage.segment.tags import Seal, TagTable, pack_tags, read_seal
 
-_WARM_CHUNK = 1 << 20
+# The process may not have more of it now; the file is as it was.
+_RESOURCES = {errno.EMFILE: "descriptors", errno.ENFILE: "descriptors", errno.ENOMEM: "memory"}
+_RETRY_MS = 100
 
 
 class Span(NamedTuple):
@@ -47,60 +53,68 @@ class Span(NamedTuple):
 
 
 class SegmentReader:
-    def __init__(self, fs: Fs, topic_dir: Path, info: SegmentInfo, *, mapped: bool | None = None) -> None:
-        """info is read at every call, so the active segment's growth shows as soon as its owner notes it. mapped
-        defaults to whether it is sealed."""
+    def __init__(self, fs: Fs, topic_dir: Path, info: SegmentInfo, *, checked: bool | None = None) -> None:
+        """info is read at every call, so the active segment's growth shows as soon as its owner notes it. checked: the
+        index is, and is held; by default whether the segment is sealed."""
         self._fs = fs
         self._dir = topic_dir
         self._info = info
-        self._mapped = info.sealed if mapped is None else mapped
-        self._data = memoryview(b"")
-        self._index = memoryview(b"")
-        self._files: tuple[File, File] | None = None
+        self._checked = info.sealed if checked is None else checked
+        self._index = memoryview(b"")  # held: the checked one, or one from the data where the stored one is unreadable
+        self._index_file: File | None = None
+        self._data: File | None = None
         self._damaged = Ranges()
         self._tags: TagTable | None = None
 
     def open(self) -> SegmentReader:
         try:
-            if self._mapped:
-                self._map()
+            if self._checked:
+                self._open_checked()
             else:
                 place = resolve(self._dir, self._info.first_seq)
-                index = place.open(self._fs, IDX)
-                try:
-                    self._files = (index, place.open(self._fs, DATA))
-                except BaseException:
-                    index.close()
-                    raise
+                self._index_file = place.open(self._fs, IDX)
+                self._data = place.open(self._fs, DATA)
         except FileNotFoundError as error:
+            self.close()
             raise self._corrupt(self._info.first_seq, self._info.last_seq, "a file is missing") from error
+        except OSError as error:
+            self.close()
+            raise self._failed(self._info.first_seq, self._info.last_seq, error) from error
+        except BaseException:
+            self.close()
+            raise
         return self
 
-    def _map(self) -> None:
+    def _open_checked(self) -> None:
         # Index, data, seal: a rewrite changes the seal, then the data, then the index. Opened in this order a pair
         # that does not match is one whose index the seal does not vouch for.
         place = resolve(self._dir, self._info.first_seq)
-        index, data = place.map(self._fs, IDX), place.map(self._fs, DATA)
-        index = self._believed_index(index, data)
-        if len(index) != self._info.count * ENTRY_BYTES:
+        index = place.load(self._fs, IDX)
+        self._data = place.open(self._fs, DATA)
+        believed = self._believed_index(index)
+        if len(believed) != self._info.count * ENTRY_BYTES:
             raise self._corrupt(self._info.first_seq, self._info.last_seq, "the index has a wrong size")
-        self._index, self._data = index, data
-        self._damaged = Ranges(flagged(index, self._info.first_seq, DAMAGED))
+        self._index = believed
+        self._damaged = Ranges(flagged(believed, self._info.first_seq, DAMAGED))
 
-    def _believed_index(self, index: memoryview, data: memoryview) -> memoryview:
+    def _believed_index(self, stored: Content) -> memoryview:
         """The index as it is if its seal vouches for it, else one from the data, in memory only."""
-        seal = self._seal()
-        if seal is None or core.xxh3_64(index) == seal.index_xxh3:
+        seal, index = self._seal(), stored.view
+        if not stored.bad and (seal is None or core.xxh3_64(index) == seal.index_xxh3):
             return index
+        return memoryview(self._index_from_data(seal))
+
+    def _index_from_data(self, seal: Seal | None) -> bytes:
         first, last = self._info.first_seq, self._info.last_seq
+        data = load(self._open_data(), 0, None if self._info.sealed else self._info.data_bytes).view
         entries, _, end, _ = reindex(data, first, topic_id_of(self._dir), last)
         found = entry_count(entries)
         if found < self._info.count:
             ts = entry_at(entries, found - 1).ts if found else 0
-            known_gone = not seal.gone.missing(first + found, last)
+            known_gone = seal is not None and not seal.gone.missing(first + found, last)
             missing = self._info.count - found
             entries += gone_entries(end, ts, missing) if known_gone else damaged_entries(end, end, ts, missing)
-        return memoryview(entries)
+        return entries
 
     def _seal(self) -> Seal | None:
         try:
@@ -113,12 +127,12 @@ class SegmentReader:
         return self._info
 
     @property
-    def mapped(self) -> bool:
-        return self._mapped
+    def checked(self) -> bool:
+        return self._checked
 
     @property
-    def mapped_bytes(self) -> int:
-        return len(self._data) + len(self._index)
+    def held_bytes(self) -> int:
+        return len(self._index)
 
     def entry(self, seq: int) -> IndexEntry:
         """(offset, length, ts, flags); IndexError if the segment does not cover seq."""
@@ -126,17 +140,29 @@ class SegmentReader:
         number = seq - info.first_seq
         if not 0 <= number < info.count:
             raise IndexError(f"seq {seq} is not in segment {info.first_seq}..{info.last_seq}")
-        if self._mapped:
+        if self._checked:
             return entry_at(self._index, number)
-        raw = self._open_files()[0].pread(ENTRY_BYTES, number * ENTRY_BYTES)
+        try:
+            raw = self._open_index().pread(ENTRY_BYTES, number * ENTRY_BYTES)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise self._failed(seq, info.last_seq, error) from error
+            return self._entry_from_data(number)
         if len(raw) < ENTRY_BYTES:
             raise self._corrupt(seq, info.last_seq, "the index ends early")
         return IndexEntry._make(ENTRY.unpack(raw))
 
+    def _entry_from_data(self, number: int) -> IndexEntry:
+        """Of a stored index that cannot be read there."""
+        if number >= entry_count(self._index):
+            self._index = memoryview(self._index_from_data(None))
+            self._damaged = Ranges(flagged(self._index, self._info.first_seq, DAMAGED))
+        return entry_at(self._index, number)
+
     def offset(self, seq: int) -> int:
         """Where the record begins in .data; one behind the last seq: where the data ends."""
         number = seq - self._info.first_seq
-        if self._mapped:
+        if self._checked:
             return offset_at(self._index, number)
         if number < self._info.count:
             return self.entry(seq).offset
@@ -175,18 +201,31 @@ class SegmentReader:
 
     def read_span(self, span: Span) -> memoryview | bytes:
         """The bytes of a span, whatever they are."""
-        if self._mapped:
-            frames: memoryview | bytes = self._data[span.start : span.end]
-        else:
-            frames = self._open_files()[1].pread(span.end - span.start, span.start)
+        frames: memoryview | bytes
+        try:
+            frames = self._open_data().pread(span.end - span.start, span.start)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise self._failed(span.first_seq, span.last_seq, error) from error
+            frames = self._read_again(span)
+        except MemoryError as error:
+            raise self._failed(span.first_seq, span.last_seq, OSError(errno.ENOMEM, "no memory")) from error
         if len(frames) != span.end - span.start:
-            raise self._corrupt(self._first_behind(span.start + len(frames)), span.last_seq, "data ends early")
+            raise self._corrupt(self._first_behind(span.start + len(frames)), self._info.last_seq, "data ends early")
         return frames
 
+    def _read_again(self, span: Span) -> memoryview:
+        """By page. StorageCorrupt that names the first records of which bytes are missing."""
+        content = load(self._open_data(), span.start, span.end)
+        for bad in content.bad[:1]:
+            first, last = self._first_behind(bad.start), self._first_behind(bad.end - 1)
+            raise self._corrupt(max(first, span.first_seq), min(last, span.last_seq), str(bad))
+        return content.view
+
     def forget(self, last_seq: int) -> None:
-        """Records up to that one will not be read soon. A mapped segment, which others read as well, keeps them."""
-        if self._files is not None:
-            self._files[1].forget(self.offset(last_seq + 1))
+        """Records up to that one will not be read soon. Those of a sealed segment others read as well: they stay."""
+        if self._data is not None and not self._checked:
+            self._data.forget(self.offset(last_seq + 1))
 
     def bytes_of(self, first_seq: int, last_seq: int) -> int:
         """Bytes that the records first_seq..last_seq take in .data."""
@@ -208,7 +247,9 @@ class SegmentReader:
 
     def verify(self, first_seq: int, last_seq: int) -> None:
         """StorageCorrupt, naming the first damaged stretch, if a frame of first_seq..last_seq is bad."""
-        frames = memoryview(self.read(first_seq, last_seq))
+        self._check(memoryview(self.read(first_seq, last_seq)), first_seq, last_seq)
+
+    def _check(self, frames: memoryview, first_seq: int, last_seq: int) -> None:
         base = self.entry(first_seq).offset
         at, seq = 0, first_seq
         scan = core.scan_frames(frames, 0, len(frames))
@@ -223,15 +264,18 @@ class SegmentReader:
         bad = self._first_behind(base + at)
         raise self._corrupt(bad, self._last_bad(bad, last_seq), "a frame fails its checksum")
 
-    def warm(self, first_seq: int, last_seq: int) -> None:
-        """Bring the bytes into memory without holding up other threads, which a page fault in a map would."""
-        start, end = self.entry(first_seq).offset, sum(self.entry(last_seq)[:2])
-        file = self._fs.open(self._path(DATA))
-        try:
-            for at in range(start, end, _WARM_CHUNK):
-                file.pread(min(_WARM_CHUNK, end - at), at)
-        finally:
-            file.close()
+    def readable(self, first_seq: int, last_seq: int) -> Iterator[memoryview | bytes]:
+        """The frames of first_seq..last_seq that can be read and believed, in pieces, without the others."""
+        while first_seq <= last_seq:
+            try:
+                frames = self.read(first_seq, last_seq)
+                self._check(memoryview(frames), first_seq, last_seq)
+            except StorageCorrupt as error:
+                yield from self.readable(first_seq, int(error.detail["first_seq"]) - 1)
+                first_seq = max(int(error.detail["last_seq"]), first_seq) + 1
+                continue
+            yield frames
+            return
 
     def tags(self) -> TagTable:
         """The tag table of a sealed segment, opened at first use; from the data if the stored one is
@@ -248,8 +292,8 @@ class SegmentReader:
     def _build_tags(self) -> memoryview:
         info = self._info
         tagged: list[tuple[bytes, int]] = []
-        for first, last in self._damaged.missing(info.first_seq, info.last_seq):
-            tagged += self._tags_of(first, last)
+        for frames in self.readable(info.first_seq, info.last_seq):
+            tagged += core.frame_tags(frames, 0, len(frames))
         seal = Seal(info.first_seq, info.count, 0, info.data_bytes, info.first_ts, info.last_ts, info.created_ms, 0)
         return memoryview(b"".join(pack_tags(seal, tagged)))
 
@@ -265,11 +309,11 @@ class SegmentReader:
 
     def close(self) -> None:
         """May be called twice. Do not call it while another thread reads; forget the reader instead."""
-        self._data = self._index = memoryview(b"")
-        if self._files is not None:
-            for file in self._files:
+        for file in (self._index_file, self._data):
+            if file is not None:
                 file.close()
-        self._files, self._tags = None, None
+        self._index = memoryview(b"")
+        self._index_file = self._data = self._tags = None
 
     def _is_mine(self, kind: int, topic_id: int) -> bool:
         return kind == APPEND and topic_id_of(self._dir) in {None, topic_id}
@@ -297,13 +341,25 @@ class SegmentReader:
             seq += 1
         return seq
 
-    def _open_files(self) -> tuple[File, File]:
-        if self._files is None:
+    def _open_index(self) -> File:
+        if self._index_file is None:
             raise ValueError("the reader is not open")
-        return self._files
+        return self._index_file
+
+    def _open_data(self) -> File:
+        if self._data is None:
+            raise ValueError("the reader is not open")
+        return self._data
 
     def _path(self, part: str) -> Path:
         return resolve(self._dir, self._info.first_seq).file(part)
+
+    def _failed(self, first: int, last: int, error: OSError) -> TopicdError:
+        """What a reader is told of a call that failed."""
+        limit = _RESOURCES.get(error.errno or 0)
+        if limit is None:
+            return self._corrupt(first, last, f"cannot be read ({error.strerror})")
+        return Throttled(f"{self._path(DATA)}: {error.strerror}", limit=limit, retry_after_ms=_RETRY_MS)
 
     def _corrupt(self, first: int, last: int, what: str) -> StorageCorrupt:
         path = self._path(DATA)

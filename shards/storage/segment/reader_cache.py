@@ -1,5 +1,5 @@
-"""Open readers, kept for the next read. Promise: bounded by mapped bytes and by number; a reader that is
-pushed out stays usable for whoever holds it, and its mapping goes with its last user.
+"""Open readers, kept for the next read. Promise: bounded by the bytes of indexes that they hold and by number; a reader
+that is pushed out stays usable for whoever holds it, and its memory and descriptors go with its last user.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from topicd.shards.storage.segment.lookup import SegmentLookup
 from topicd.shards.storage.segment.reader import SegmentReader
 
 MAX_READERS = 1_024
-_DESCRIPTORS = 2  # of a reader that is not mapped
-# Mapping a segment and checking its index costs as much as some small reads. It is done for one that has so many, each
-# with few others in between; not for one of many that are read here and there.
+_DESCRIPTORS = 2  # of a reader that has not checked its index; one that has needs one
+# Reading the index of a segment and checking it costs as much as some small reads. It is done for one that has so many,
+# each with few others in between; not for one of many that are read here and there.
 GLANCES = 4
 GLANCES_APART = 32
 
@@ -37,25 +37,27 @@ class ReaderCache:
         self._max_readers = _default_readers() if max_readers is None else max_readers
         self._lock = Lock()
         self._readers: OrderedDict[tuple[int, int], SegmentReader] = OrderedDict()
-        self._glances: dict[tuple[int, int], tuple[int, int]] = {}  # at those not mapped: how many, the latest's number
+        self._glances: dict[
+            tuple[int, int], tuple[int, int]
+        ] = {}  # at those not checked: how many, the latest's number
         self._glanced = 0  # at any
         self._bytes = 0
         self._lookups: OrderedDict[tuple[int, int], SegmentLookup] = OrderedDict()
         self._lookup_bytes = 0
 
     @property
-    def mapped_bytes(self) -> int:
+    def held_bytes(self) -> int:
         return self._bytes + self._lookup_bytes
 
     def __len__(self) -> int:
         return len(self._readers)
 
     def get(self, topic_id: int, topic_dir: Path, info: SegmentInfo) -> SegmentReader:
-        """An open reader, the latest used. A segment that was sealed since is opened anew, mapped."""
+        """An open reader, the latest used. A segment that was sealed since is opened anew, checked."""
         key = (topic_id, info.first_seq)
         with self._lock:
             reader = self._readers.get(key)
-            if reader is not None and reader.info is info and reader.mapped == info.sealed:
+            if reader is not None and reader.info is info and reader.checked == info.sealed:
                 self._readers.move_to_end(key)
                 return reader
         return self._keep(key, SegmentReader(self._fs, topic_dir, info))
@@ -67,12 +69,12 @@ class ReaderCache:
             self._glanced += 1
             reader = self._readers.get(key)
             known = reader is not None and reader.info is info
-            if reader is not None and known and (reader.mapped or not info.sealed or not self._worth_a_map(key)):
+            if reader is not None and known and (reader.checked or not info.sealed or not self._worth_a_check(key)):
                 self._readers.move_to_end(key)
                 return reader
-        return self._keep(key, SegmentReader(self._fs, topic_dir, info, mapped=known and info.sealed))
+        return self._keep(key, SegmentReader(self._fs, topic_dir, info, checked=known and info.sealed))
 
-    def _worth_a_map(self, key: tuple[int, int]) -> bool:
+    def _worth_a_check(self, key: tuple[int, int]) -> bool:
         glances, latest = self._glances.get(key, (0, 0))
         glances = glances + 1 if self._glanced - latest <= GLANCES_APART else 1
         self._glances[key] = (glances, self._glanced)
@@ -84,7 +86,7 @@ class ReaderCache:
         with self._lock:
             self._forget(key)
             self._readers[key] = reader
-            self._bytes += reader.mapped_bytes
+            self._bytes += reader.held_bytes
             # The one just asked for stays even if it is larger than the bound.
             while len(self._readers) > 1 and (self._bytes > self._max_bytes or len(self._readers) > self._max_readers):
                 self._forget(next(iter(self._readers)))
@@ -102,7 +104,7 @@ class ReaderCache:
         with self._lock:
             self._forget_lookup(key)
             self._lookups[key] = found
-            self._lookup_bytes += found.mapped_bytes
+            self._lookup_bytes += found.held_bytes
             while len(self._lookups) > 1 and self._lookup_bytes > self._max_bytes:
                 self._forget_lookup(next(iter(self._lookups)))
         return found
@@ -131,9 +133,9 @@ class ReaderCache:
         reader = self._readers.pop(key, None)
         self._glances.pop(key, None)
         if reader is not None:
-            self._bytes -= reader.mapped_bytes
+            self._bytes -= reader.held_bytes
 
     def _forget_lookup(self, key: tuple[int, int]) -> None:
         found = self._lookups.pop(key, None)
         if found is not None:
-            self._lookup_bytes -= found.mapped_bytes
+            self._lookup_bytes -= found.held_bytes

@@ -110,23 +110,24 @@ def _valid(view: memoryview, at: int) -> bool:
 
 
 class ScannedTail(NamedTuple):
-    entries: bytes  # of the believed frames from `start` on
-    end: int  # behind the last believed frame
+    entries: bytes  # of the believed frames
+    end: int  # in the file, behind the last believed frame
     behind: int  # last seq of valid frames behind the first bad one; 0: none, the tail is torn
     jumps: bool  # valid frames follow without bad bytes, but their seqs jump: the segment was rewritten
 
 
-def scan_tail(view: memoryview, start: int, seq: int, topic_id: int | None) -> ScannedTail:
-    """Frames from start on, the first of which must be seq, up to the first that cannot be believed."""
-    scan = core.scan_frames(view, start, len(view))
+def scan_tail(view: memoryview, base: int, seq: int, topic_id: int | None) -> ScannedTail:
+    """Frames of a view that lies at offset base of the file, the first of which must be seq, up to the first that
+    cannot be believed."""
+    scan = core.scan_frames(view, 0, len(view))
     runs = [run for run in scan.runs if run.type == APPEND and topic_id in {None, run.topic_id}]
-    end = start
-    if runs and runs[0].start == start and runs[0].first_seq == seq:
+    end = 0
+    if runs and runs[0].start == 0 and runs[0].first_seq == seq:
         first = runs.pop(0)
         end, seq, topic_id = first.end, seq + first.count, first.topic_id
-    entries = core.index_entries(view, start, end, start) if end > start else b""
+    entries = core.index_entries(view, 0, end, base) if end else b""
     jumps = bool(runs) and runs[0].start == end and runs[0].first_seq > seq
-    return ScannedTail(entries, end, _last_behind(view, end, topic_id), jumps)
+    return ScannedTail(entries, base + end, _last_behind(view, end, topic_id), jumps)
 
 
 def _last_behind(view: memoryview, end: int, topic_id: int | None) -> int:

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from topicd._native import core
 from topicd._native.interface import Buffer, Run
-from topicd.disk.fs import Fs, map_file, tmp_path, write_beside
+from topicd.disk.fs import Fs, tmp_path, write_beside
+from topicd.disk.loading import load_file
 from topicd.errors import StorageCorrupt
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import drop_marks
@@ -76,7 +77,7 @@ def _belongs(fs: Fs, path: Path, seal: Seal) -> bool:
     if path.suffix == f".{DATA}":
         # A rewrite always takes bytes away, so the two sizes differ.
         return fs.size(tmp_path(path)) == seal.data_bytes and fs.size(path) != seal.data_bytes
-    return core.xxh3_64(map_file(fs, tmp_path(path))) == seal.index_xxh3
+    return core.xxh3_64(load_file(fs, tmp_path(path)).view) == seal.index_xxh3
 
 
 class _Copy(NamedTuple):
@@ -88,7 +89,7 @@ class _Copy(NamedTuple):
 def _copy_living(fs: Fs, topic_dir: Path, seal: Seal, gone: Ranges) -> _Copy:
     """The living part of the segment, every frame of it verified."""
     place = resolve(topic_dir, seal.first_seq)
-    path, view, index = place.file(DATA), place.map(fs, DATA), place.map(fs, IDX)
+    path, (view, _), (index, _) = place.file(DATA), place.load(fs, DATA), place.load(fs, IDX)
     if core.xxh3_64(index) != seal.index_xxh3 or index_end(index) > len(view) or seal.damaged:
         raise _corrupt(path, seal.first_seq, seal.first_seq + seal.count - 1)
     spans: list[memoryview] = []

@@ -92,11 +92,13 @@ def prepare_seal(
     """The data verified, the index right and, if wanted, synced; the seal itself is for the caller to write. The tag
     table names every record, deleted or not: the log may have to find them, if their marks do not outlive a crash."""
     frames: Sequence[Buffer]
+    unread = ""
     if written is not None:
         frames, found = written
         rebuilt = Rebuilt(found, [], sum(map(len, frames)), 0)
     else:
-        view = resolve(topic_dir, first_seq).map(fs, DATA)
+        content = resolve(topic_dir, first_seq).load(fs, DATA)
+        view, unread = content.view, content.problem
         frames, found = [view], resolve(topic_dir, first_seq).read_index(fs)
         rebuilt = _checked_index(view, first_seq, topic_id_of(topic_dir), gone or Ranges(), last_seq)
     index = rebuilt.entries
@@ -118,10 +120,11 @@ def prepare_seal(
         gone=Ranges(flagged(index, first_seq, GONE)),
     )
     path = resolve(topic_dir, first_seq).file(DATA)
-    damage = [SegmentDamage(path, first, last, "frames cannot be read") for first, last in rebuilt.damaged]
+    what = f"frames cannot be read: {unread}" if unread else "frames cannot be read"
+    damage = [SegmentDamage(path, first, last, what) for first, last in rebuilt.damaged]
     if rebuilt.bad_tail:
-        what = f"{rebuilt.bad_tail} bytes behind the last record belong to none"
-        damage.append(SegmentDamage(path, info.last_seq + 1, info.last_seq, what, repaired=True))
+        what = unread or f"{rebuilt.bad_tail} bytes behind the last record belong to none"
+        damage.append(SegmentDamage(path, info.last_seq + 1, info.last_seq, what, repaired=not unread))
     tags = pack_tags(seal, _tags(frames, index, rebuilt))
     return Seals(Sealed(info, seal.gone, damage), resolve(topic_dir, first_seq).file(TAGS), tags)
 

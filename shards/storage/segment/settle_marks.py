@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from topicd.disk.fs import Fs, read_all, replace_file
+from topicd.disk.fs import Fs, replace_file
+from topicd.disk.loading import Content, load_file
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import MARK_BYTES, load_marks, pack_marks, parse_marks
 from topicd.shards.storage.segment.misplaced import quarantine_of
@@ -19,7 +20,6 @@ from topicd.shards.storage.segment.names import DEL
 from topicd.shards.storage.segment.places import resolve
 
 RANGES_ON_RECORD = 1024  # of one segment; above that a snapshot holds their number only
-MARKS_MAX = 1 << 32
 
 
 class DeadOnRecord(NamedTuple):
@@ -70,17 +70,19 @@ def settle_marks(
     it does not is in the log. Whatever is replaced or cut and was no torn write is kept in quarantine."""
     path = resolve(topic_dir, first).file(DEL)
     there = fs.exists(path)
-    raw = read_all(fs, path, MARKS_MAX) if there else b""
+    content = load_file(fs, path) if there else Content(memoryview(b""), [])
+    raw = bytes(content.view)
     marks = parse_marks(raw, first)
+    bad = marks.bad or len(content.bad)
     missing = missing_marks(marks.ranges, gone, record)
-    if missing or (recorded and marks.bad):
+    if missing or (recorded and bad):
         if there:
             quarantine_of(fs, topic_dir).keep_copy(path)
         restored = marks.ranges.update(missing)
         replace_file(fs, path, [pack_marks(first, marks.ranges)])
-        return SettledMarks(marks.ranges, 0, restored or 1, 0)
+        return SettledMarks(marks.ranges, 0, restored or 1, unknown_marks(marks.ranges, gone, record))
     if any(raw[marks.end : marks.size - marks.size % MARK_BYTES]):
         quarantine_of(fs, topic_dir).keep_copy(path)
     if there:
-        load_marks(fs, topic_dir, first)
-    return SettledMarks(marks.ranges, marks.bad, 0, unknown_marks(marks.ranges, gone, record))
+        bad = load_marks(fs, topic_dir, first).bad
+    return SettledMarks(marks.ranges, bad, 0, unknown_marks(marks.ranges, gone, record))

@@ -10,13 +10,14 @@ postings   u32 per tagged record: seq - first seq, ascending per tag
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from topicd._native import core
-from topicd.disk.fs import Fs, map_file
+from topicd.disk.fs import Fs
+from topicd.disk.loading import load, load_file
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.model import TagMatch
 from topicd.shards.storage.ranges import Ranges
@@ -129,19 +130,19 @@ def _pack_header(seal: Seal) -> bytes:
 
 
 def read_seal(fs: Fs, topic_dir: Path, first_seq: int) -> Seal | None:
-    """The header; None if it cannot be believed; FormatError if it is whole but of an unknown version."""
+    """The header; None if it cannot be read or believed; FormatError if it is whole but of an unknown version."""
     path = resolve(topic_dir, first_seq).file(TAGS)
     file = fs.open(path)
     try:
-        raw = file.pread(_READ_AHEAD, 0)
-        if len(raw) >= _GONE_AT:
-            (gone_ranges,) = struct.unpack_from("<I", raw, _GONE_COUNT_AT)
-            end = _GONE_AT + gone_ranges * _GONE_BYTES
-            size = file.size()
-            if len(raw) < end <= size:
-                raw += file.pread(end - len(raw), len(raw))
-            return parse_seal(path, raw, size, first_seq)
-        return None
+        size = file.size()
+        raw = load(file, 0, min(size, _READ_AHEAD)).view
+        if len(raw) < _GONE_AT:
+            return None
+        (gone_ranges,) = struct.unpack_from("<I", raw, _GONE_COUNT_AT)
+        end = _GONE_AT + gone_ranges * _GONE_BYTES
+        if len(raw) < end <= size:
+            raw = load(file, 0, end).view
+        return parse_seal(path, raw, size, first_seq)
     finally:
         file.close()
 
@@ -169,7 +170,7 @@ def parse_seal(path: Path, raw: bytes | memoryview, size: int, first_seq: int) -
 
 
 class TagTable:
-    """Looks tags up in a sealed segment without loading them: the file is mapped and searched in place."""
+    """Looks tags up in a sealed segment: the file is held in memory and searched as it is."""
 
     def __init__(self, fs: Fs, topic_dir: Path, first_seq: int) -> None:
         self._fs = fs
@@ -181,8 +182,8 @@ class TagTable:
         self._postings_at = 0
 
     def open(self) -> TagTable:
-        """StorageCorrupt if the table fails its checksum."""
-        return self.use(map_file(self._fs, self._path))
+        """StorageCorrupt if the table fails its checksum, also because it cannot be read."""
+        return self.use(load_file(self._fs, self._path).view)
 
     def use(self, view: memoryview) -> TagTable:
         """Search in these bytes of such a file instead of the stored ones."""
@@ -210,17 +211,33 @@ class TagTable:
         return self._seal.index_xxh3 if self._seal else 0
 
     @property
-    def mapped_bytes(self) -> int:
+    def held_bytes(self) -> int:
         return len(self._view)
 
     def find(self, match: TagMatch) -> list[int]:
         """Seqs of the records with a matching tag, ascending; those deleted after the seal are among them."""
-        keys, size = _Keys(self), len(match.value)
-        low = bisect_left(keys, match.value)
+        low = self._search(match.value)
         if not match.prefix:
-            return self._postings(low, low + 1) if low < len(keys) and keys[low] == match.value else []
-        high = bisect_right(keys, match.value, low, key=lambda key: key[:size])
+            return self._postings(low, low + 1) if low < self.tag_count and self.key(low) == match.value else []
+        size = len(match.value)
+        high = bisect_right(_Keys(self), match.value, low, key=lambda key: key[:size])
         return sorted(self._postings(low, high)) if low < high else []
+
+    def _search(self, value: bytes) -> int:
+        """The number of the first tag that is not below value. Written out: a delete does it in every segment."""
+        if self._seal is None:
+            return 0
+        view, directory, keys_at, unpack = self._view, self._seal.table_at, self._keys_at, _TAG.unpack_from
+        low, high = 0, self._seal.tag_count
+        while low < high:
+            middle = (low + high) >> 1
+            at, size, _, _ = unpack(view, directory + middle * _TAG.size)
+            at += keys_at
+            if bytes(view[at : at + size]) < value:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def key(self, number: int) -> bytes:
         at, size, _, _ = self._entry(number)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from topicd._native import core
-from topicd.disk.fs import Fs, read_all
+from topicd.disk.fs import Fs
+from topicd.disk.loading import load_file
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.shards.storage.segment.deletions import parse_marks
 from topicd.shards.storage.segment.index import DAMAGED, ENTRY_BYTES, entry_at, entry_count, flagged, tiled_entries
@@ -19,8 +20,6 @@ from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_o
 from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import Rebuilt, reindex
 from topicd.shards.storage.segment.tags import Seal, TagTable, read_seal
-
-_MARKS_MAX = 1 << 32
 
 
 def verify_segment(fs: Fs, topic_dir: Path, first_seq: int) -> list[SegmentDamage]:
@@ -43,7 +42,10 @@ class _Check:
         if not self._fs.exists(self._path(DATA)):
             self._note(DATA, self._first, last, "the data file is missing")
             return self._found
-        view = resolve(self._dir, self._first).map(self._fs, DATA)
+        content = resolve(self._dir, self._first).load(self._fs, DATA)
+        view = content.view
+        for part in content.bad:
+            self._note(DATA, self._first, last, str(part))
         rebuilt = reindex(view, self._first, topic_id_of(self._dir), last)
         self._data(seal, view, rebuilt, last)
         self._index(seal, index, rebuilt)
@@ -94,7 +96,7 @@ class _Check:
 
     def _marks(self) -> None:
         if self._fs.exists(self._path(DEL)):
-            marks = parse_marks(read_all(self._fs, self._path(DEL), _MARKS_MAX), self._first)
+            marks = parse_marks(bytes(load_file(self._fs, self._path(DEL)).view), self._first)
             if marks.bad:
                 self._note(DEL, self._first, self._first, f"{marks.bad} deletion marks cannot be read")
 

@@ -30,6 +30,9 @@ PAIRS = [
 EXCEPTIONS = {
     "forked": "a loop does not outlive a fork, so asyncio clients have nothing to do after one",
     "publish_soon": "a future of the loop; in the blocking client that is a producer's delivery",
+    "spool": "publishing through a spool waits for nothing that a loop would have to wait for",
+    "spool_durability": "of the spool",
+    "spool_bytes": "of the spool",
     "max_connections": "threads share connections; the asyncio client has one to each shard",
 }
 SPECIAL = {"__iter__": "__aiter__", "__next__": "__anext__", "__enter__": "__aenter__", "__exit__": "__aexit__"}

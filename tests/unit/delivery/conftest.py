@@ -1,12 +1,14 @@
-"""Shared memory for one test, gone afterwards whatever happened."""
+"""Shared memory and desks for one test, gone afterwards whatever happened."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from tests.unit.delivery.desk import Desk
 from topicd.ipc import shm
 
 
@@ -16,3 +18,22 @@ def instance() -> Iterator[str]:
     yield made
     for name in shm.names_of(made):
         shm.unlink(name)
+
+
+@pytest.fixture
+def open_desk(instance: str) -> Iterator[Callable[..., Desk]]:
+    """A desk with these settings; one per test."""
+    desks: list[Desk] = []
+
+    def build(**settings: Any) -> Desk:
+        desks.append(Desk(instance, **settings))
+        return desks[-1]
+
+    yield build
+    for desk in desks:
+        desk.close()
+
+
+@pytest.fixture
+def desk(open_desk: Callable[..., Desk]) -> Desk:
+    return open_desk()

@@ -34,9 +34,9 @@ def test_json_lines_as_topicctl_prints_them_come_back(tmp_path: Path) -> None:
 
 def test_a_row_without_a_data_column_becomes_json(tmp_path: Path) -> None:
     path = tmp_path / "r.csv.gz"
-    path.write_bytes(gzip.compress(b'id,kind,meta\n007,new,"{""a"": 1}"\n'))
+    path.write_bytes(gzip.compress(b'id,kind,meta\n007,new,"{""a"": 1, ""b"": {""$binary"": ""AQ==""}}"\n'))
     assert list(file_of(path, CSV, Columns(tag="kind")).records()) == [
-        (b'{"id":"007"}', b"new", None, b"\x81\xa1a\x01")
+        (b'{"id":"007"}', b"new", None, b"\x82\xa1a\x01\xa1b\xc4\x01\x01")
     ]
     assert guess_format(path) == CSV
     assert find_files(tmp_path, CSV) == [path]
@@ -56,7 +56,7 @@ def test_batches_are_cut_by_count_and_by_size(tmp_path: Path, monkeypatch: pytes
     [
         ("nonsense\n", "line 1 is no JSON"),
         ("[1]\n", "line 1 is no JSON object"),
-        ('{"data":"x"}\n{"data":"x","meta":"[1]"}\n', "row 2 cannot be a record: meta must be a dict"),
+        ('{"data":"x"}\n{"data":"x","meta":"[1]"}\n', "row 2 cannot be a record: meta as JSON must be an object"),
         ('{"data":{"base64":"!"}}\n', "row 1 cannot be a record"),
     ],
 )

@@ -29,7 +29,8 @@ def test_kafka_names_are_aliases() -> None:
 def test_defaults_are_those_of_the_documentation() -> None:
     found = parsed()
     assert (found.starting.default, found.ending.default) == ("earliest", "latest")
-    assert found.fail_on_data_loss
+    assert found.losses.fail
+    assert (found.min_records_per_trigger, found.max_trigger_delay) == (None, 900.0)
     assert not found.include_meta
     assert (found.value_format, found.match, found.nodes, found.consumer) == (None, None, (), None)
 
@@ -77,7 +78,35 @@ def test_moments_are_utc_unless_they_say_otherwise(text: str, ms: int) -> None:
         ({"topic": "a", "startingTimestamp": "1", "startingOffsets": "earliest"}, "exclude each other"),
         ({"topic": "a", "minPartitions": "0"}, "option minPartitions must be at least 1, not '0'"),
         ({"topic": "a", "failOnDataLoss": "maybe"}, "option failOnDataLoss must be true or false"),
-        ({"topic": "a", "valueFormat": "avro"}, "option valueFormat must be one of binary, string, json"),
+        (
+            {"topic": "a", "valueFormat": "xml"},
+            "option valueFormat must be one of binary, string, json, avro, protobuf",
+        ),
+        ({"topic": "a", "valueFormat": "avro"}, "valueFormat=avro needs option schemaFile"),
+        ({"topic": "a", "schemaFile": "x"}, "option schemaFile belongs to valueFormat=avro"),
+        ({"topic": "a", "messageName": "x"}, "option messageName belongs to valueFormat=protobuf"),
+        ({"topic": "a", "valueFormat": "avro", "schemaFile": "/no/file"}, "'/no/file' cannot be read: No such file"),
+        (
+            {"topic": "a", "startingOffsets": '{"b": 5}'},
+            "startingOffsets names topic 'b', which is not read; read are a",
+        ),
+        (
+            {"topics": "a,b", "endingOffsets": '{"c": 5}'},
+            "endingOffsets names topic 'c', which is not read; read are a, b",
+        ),
+        ({"topicPattern": "a.*", "startingOffsets": '{"b": 5}'}, "'b', which is not read; read are those that fit a.*"),
+        (
+            {"topic": "a", "startingOffsets": '{"a": 9}', "endingOffsets": '{"a": 8}'},
+            "topic a: the start, seq 9, is behind the end, seq 8",
+        ),
+        ({"topic": "a", "startingTimestamp": "2", "endingTimestamp": "1"}, "is later than endingTimestamp"),
+        ({"topic": "a", "maxTriggerDelay": "5"}, "option maxTriggerDelay belongs to minRecordsPerTrigger"),
+        (
+            {"topic": "a", "minRecordsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "option minRecordsPerTrigger is 5, more than maxRecordsPerTrigger, 4",
+        ),
+        ({"topic": "a", "acknowledgeGaps": "1-5"}, "option acknowledgeGaps must be JSON as the error"),
+        ({"path": "x"}, "FROM name WITH (topic = '...')"),
         ({"topic": "a", "schema": "id INT"}, "option schema belongs to valueFormat=json"),
         ({"topic": "a", "tag": "x", "tagPrefix": "y"}, "options tag and tagPrefix exclude each other"),
         ({"topic": "a", "socket": "/x", "host": "y:1"}, "options socket and host exclude each other"),

@@ -267,7 +267,7 @@ MUTANTS = [
     Mutant(
         "load: valid frames thrown away with the tail",
         "shards/storage/segment/active.py",
-        "        if found.tail.behind or claimed_last >= first_lost:",
+        "        if found.tail.behind or claimed_last >= first_lost or unread or found.index_problem:",
         "        if False:",
     ),
     Mutant(
@@ -279,7 +279,7 @@ MUTANTS = [
     Mutant(
         "reader: index believed without its checksum",
         "shards/storage/segment/reader.py",
-        "        if seal is None or core.xxh3_64(index) == seal.index_xxh3:",
+        "        if not stored.bad and (seal is None or core.xxh3_64(index) == seal.index_xxh3):",
         "        if True:",
     ),
 ]

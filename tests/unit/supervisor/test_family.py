@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import selectors
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from topicd.ipc import shm
 from topicd.ipc.control import BootInfo
 from topicd.ipc.stats import StatsPage
 from topicd.supervisor.child import BOOT_GRACE_S, Child
-from topicd.supervisor.family import Family
+from topicd.supervisor.family import WORKING_PATIENCE, Family
 from topicd.supervisor.kinds import KINDS, sockets_of
 from topicd.supervisor.resources import Resources
 from topicd.supervisor.states import ChildState
@@ -118,8 +119,44 @@ def family(tmp_path: Path) -> Iterator[Family]:
     selector.close()
 
 
+@pytest.mark.fault("PROC-12")
+def test_one_that_works_and_says_nothing_is_not_killed_before_it_must_be_lost(family: Family) -> None:
+    """Long work that shows no life: the next process would have to begin it anew."""
+    busy, other = family.children
+    spinning = (sys.executable, "-c", "while True: pass")
+    busy.kill()
+    wait_for(busy.reap, "its end")
+    busy.gone(0.0)
+    spawn(busy, family._resources.identity.instance, spinning)
+    for now in (103.0, 104.0, 110.0, 150.0):
+        StatsPage.attach(family._resources.identity.instance, other.name).publish({"pid": other.pid, "heartbeat": now})
+        StatsPage.attach(family._resources.identity.instance, busy.name).publish({"pid": busy.pid, "heartbeat": 100.0})
+        wait_for(busy.works, "its work")
+        assert family.heartbeats_fresh(now)
+    assert not family.heartbeats_fresh(100.0 + 5.0 * WORKING_PATIENCE + 1)
+    wait_for(busy.reap, "its end")
+    assert busy.exit_text() == "SIGKILL"
+
+
+@pytest.mark.fault("PROC-12")
+def test_one_that_stands_still_and_says_nothing_is_killed(family: Family) -> None:
+    still, other = family.children
+    for child in (still, other):
+        StatsPage.attach(family._resources.identity.instance, child.name).publish(
+            {"pid": child.pid, "heartbeat": 100.0}
+        )
+    still.kill(signal.SIGSTOP)
+    wait_for(lambda: not still.works(), "it to stand still")
+    StatsPage.attach(family._resources.identity.instance, other.name).publish({"pid": other.pid, "heartbeat": 106.0})
+    assert family.heartbeats_fresh(104.0)
+    assert not family.heartbeats_fresh(106.0)
+    wait_for(still.reap, "its end")
+    assert other.running
+
+
 def test_heartbeats_are_fresh_only_while_everybody_lives(family: Family) -> None:
     assert family.heartbeats_fresh(101.0)
+    wait_for(lambda: {child.works() for child in family.children} == {False}, "their sleep")
     assert not family.heartbeats_fresh(100.0 + BOOT_GRACE_S + 6)
     wait_for(lambda: all(child.reap() for child in family.children), "the silent to be killed")
     family.reap(102.0, lambda kind: True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -52,10 +53,39 @@ def test_one_missing_ring_is_noticed(made: Memory) -> None:
     assert not memory.has_rings(Instance(made.instance, 2, 3))
 
 
-def test_too_little_room_is_said_before_anything_is_made(made: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_never_fit_is_a_wrong_setting(made: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs(paths.SHM_DIR)
-    small = os.statvfs_result((*real[:4], 1024 * 1024 // real.f_frsize, *real[5:]))
+    small = os.statvfs_result((*real[:2], MIB // real.f_frsize, *real[3:]))
     monkeypatch.setattr(os, "statvfs", lambda path: small)
-    with pytest.raises(ConfigError, match="/dev/shm has 1MiB free, but 2 x 3 rings of 2MiB need 12MiB"):
+    with pytest.raises(ConfigError, match=r"/dev/shm has 1 MiB in all; 2 x 3 rings of 2MiB and a page .* need 13 MiB"):
         made.create()
     assert shm.names_of(made.instance) == []
+
+
+@pytest.mark.fault("SHM-01")
+@pytest.mark.parametrize("refused", range(6 + 2 + 5 + 1))
+def test_what_does_not_fit_now_is_refused_and_leaves_nothing(
+    made: Memory, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """Whichever of its regions is the one that /dev/shm has no memory for."""
+    left, real = iter(range(100)), os.posix_fallocate
+
+    def fallocate(fd: int, offset: int, size: int) -> None:
+        if next(left) == refused:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    with pytest.raises(OSError, match=r"/dev/shm has .* MiB free; 2 x 3 rings") as caught:
+        made.create()
+    assert caught.value.errno == errno.ENOSPC
+    assert shm.names_of(made.instance) == []
+    assert (made.pages, made.bells) == ({}, {})
+
+
+@pytest.mark.fault("SHM-02")
+def test_no_region_has_a_hole_that_others_could_keep_from_being_filled(made: Memory) -> None:
+    made.create()
+    for name in shm.names_of(made.instance):
+        found = os.stat(f"{paths.SHM_DIR}{name}")
+        assert found.st_blocks * 512 >= found.st_size, name

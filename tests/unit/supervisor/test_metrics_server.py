@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_ports
 from tests.support.promtext import Exposition
 from topicd import metrics
 from topicd.ipc.protocol import unixsock
@@ -49,6 +50,38 @@ class Served:
     @property
     def visits(self) -> int:
         return len(self.selector.get_map()) - 1
+
+
+def over_tcp(served: Served, host: str) -> str:
+    port = free_ports(1)
+    served.server._listen(metrics_server._loopback(port))
+    with socket.create_connection(("127.0.0.1", port), 5) as sock:
+        sock.sendall(f"GET /page HTTP/1.1\r\n{host}\r\n\r\n".encode())
+        served.turn()
+        return received(sock)
+
+
+@pytest.mark.fault("NET-05")
+@pytest.mark.parametrize(
+    "host",
+    ["Host: localhost", "host: LocalHost:9100", "Host: 127.0.0.1:80", "Host:[::1]:80", "Host: [::1]", "Accept: *"],
+)
+def test_the_port_answers_to_the_names_of_this_machine(served: Served, host: str) -> None:
+    assert over_tcp(served, host).startswith("HTTP/1.1 200 ")
+
+
+@pytest.mark.fault("NET-05")
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("Host: evil.example", "Host: evil.example:9100", "Host: localhost.evil.example", "Host: 127.0.0.1.evil"),
+        *("Host: ", "Host: localhost\r\nHost: evil.example", "HOST: 10.0.0.1", "Host: 127.0.0.1:80@evil"),
+    ],
+)
+def test_the_port_answers_to_no_other_name(served: Served, host: str) -> None:
+    answer = over_tcp(served, host)
+    assert answer.startswith("HTTP/1.1 421 ")
+    assert served.body not in answer
 
 
 def received(sock: socket.socket) -> str:

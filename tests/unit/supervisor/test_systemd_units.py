@@ -42,3 +42,11 @@ def test_rings_survive_the_end_of_the_service() -> None:
     text = (UNITS / "topicd.service").read_text()
     assert "\nRemoveIPC=no\n" in text
     assert "\nDynamicUser=" not in text
+
+
+@pytest.mark.fault("SHM-01")
+def test_a_start_that_failed_is_tried_again_without_end() -> None:
+    text = (UNITS / "topicd.service").read_text()
+    assert "\nRestart=on-failure\n" in text
+    assert "\nStartLimitIntervalSec=0\n" in text
+    assert "\nRestartPreventExitStatus=2 3\n" in text  # and not 1: a failure

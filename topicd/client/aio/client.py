@@ -116,6 +116,7 @@ class AsyncClient(AsyncOperations):
         on_gap: OnGap = "yield",
         match: Match = None,
         nodes: str | list[str] | None = None,
+        committed: bool = False,
         batch_bytes: int = MIB,
     ) -> AsyncWatch:
         """Records of a topic, a list of topics or a pattern as they are stored; see `topicd.Client.watch`.
@@ -125,7 +126,7 @@ class AsyncClient(AsyncOperations):
         ...         print(event)
         """
         self._check_open()
-        wanted = wanted_by(topics, start, match, nodes)
+        wanted = wanted_by(topics, start, match, nodes, committed)
         return await AsyncWatch(self._caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes).open()
 
     async def consumer(
@@ -138,6 +139,7 @@ class AsyncClient(AsyncOperations):
         on_gap: OnGap = "yield",
         match: Match = None,
         nodes: str | list[str] | None = None,
+        committed: bool = False,
         batch_bytes: int = MIB,
     ) -> AsyncConsumer:
         """The consumer of that name, which goes on where it has acknowledged; `start` counts when it is new."""
@@ -151,6 +153,7 @@ class AsyncClient(AsyncOperations):
             on_gap=on_gap,
             match=match,
             nodes=nodes,
+            committed=committed,
             batch_bytes=batch_bytes,
         )
         return await made.open()

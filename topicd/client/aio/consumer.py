@@ -29,13 +29,14 @@ class AsyncConsumer:
         on_gap: OnGap,
         match: Match,
         nodes: str | list[str] | None,
+        committed: bool,
         batch_bytes: int,
     ) -> None:
         self.topic = topic
         self.name = name
         self._caller = caller
         self._auto_ack = auto_ack
-        wanted = wanted_of_consumer(topic, match, nodes)
+        wanted = wanted_of_consumer(topic, match, nodes, committed)
         self._open = requests.open_consumer(topic, name, start)
         self._watch = AsyncWatch(caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes)
         self._acking = Acking()

@@ -105,6 +105,7 @@ class AsyncOperations:
         metadata_only: bool = False,
         performance: bool = False,
         epoch: int | None = None,
+        committed: bool = False,
     ) -> ReadResult:
         """Records with a seq above from_seq, oldest first; see `topicd.Client.read`."""
         request = requests.fetch(
@@ -117,6 +118,7 @@ class AsyncOperations:
             metadata_only=metadata_only,
             performance=performance,
             epoch=epoch,
+            committed=committed,
         )
         poll = requests.LongPoll(self._caller.tempo, wait)
         while True:
@@ -135,15 +137,20 @@ class AsyncOperations:
         to_seq: int | None = None,
         match: Match = None,
         epoch: int | None = None,
+        committed: bool = False,
     ) -> AsyncIterator[Batch]:
         """Everything with a seq above from_seq, up to to_seq and at most to the head, in large batches, then ends; see
         `topicd.Client.history`."""
         reading = Reading(topic, from_seq, to_seq, match)
 
         async def read(at: int, limit: int) -> Batch:
-            return await self.read(topic, at, limit=limit, max_bytes=FETCH_BYTES_MAX, match=reading.match, epoch=epoch)
+            return await self.read(
+                topic, at, limit=limit, max_bytes=FETCH_BYTES_MAX, match=reading.match, epoch=epoch, committed=committed
+            )
 
-        return history(self._caller, reading, read, lambda: self._caller.shard_map.history_socket(topic))
+        return history(
+            self._caller, reading, read, lambda: None if committed else self._caller.shard_map.history_socket(topic)
+        )
 
     # ---- consumers ----
 
@@ -198,6 +205,11 @@ class AsyncOperations:
     async def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
         """Removes records for good: those below before_seq, those whose tag matches, or those that are both."""
         return await self._caller.ask(requests.delete(topic, before_seq, match))
+
+    async def forgive(self, topic: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
+        """Readers are not told any more that a loss of power may have taken seqs first_seq to last_seq; `state` lists
+        what they are told. What was forgiven."""
+        return await self._caller.ask(requests.forgive(topic, first_seq, last_seq))
 
     async def delete_topic(self, topic: str, *, if_empty: bool = False) -> int:
         """Removes the topic with everything in it; the id it had."""

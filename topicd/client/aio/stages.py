@@ -9,7 +9,7 @@ from typing import Any
 
 from topicd.client.aio.shared import AioShared
 from topicd.client.staging.plan import Staged
-from topicd.client.staging.stages import Stages
+from topicd.client.staging.stages import Abandoned, Stages
 from topicd.client.staging.writing import Laid
 
 
@@ -37,6 +37,11 @@ class AsyncStages:
     async def finish(self) -> list[int]:
         """Publishes what was decided and left; the batches."""
         return await self._shared.in_thread(self._stages.finish)
+
+    async def abandon(self, *, take_back: bool = True) -> list[Abandoned]:
+        """Gives up what was decided and left. With take_back what was published of it is deleted, and the batch counts
+        as never decided; without, it stays, and the batch is over. Conflict: all of it is published."""
+        return await self._shared.in_thread(lambda: self._stages.abandon(take_back=take_back))
 
     async def drop(self, batch: int) -> int:
         """Drops the stages of a batch that was not decided; how many."""

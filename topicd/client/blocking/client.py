@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
 
 from topicd.client.blocking.caller import Caller
 from topicd.client.blocking.consumer import Consumer
@@ -17,14 +19,17 @@ from topicd.client.blocking.watch import Watch
 from topicd.client.core.address import TOKEN_ENV, with_ca_file
 from topicd.client.core.arguments import Match, Start
 from topicd.client.core.collecting import BATCH_BYTES, BATCH_RECORDS, INFLIGHT, LINGER_S, OnFull
-from topicd.client.core.encode import Serializer, named_serializer
-from topicd.client.core.options import DEFAULT_TIMEOUT_S, MAX_CONNECTIONS, STAGE_TTL_S
+from topicd.client.core.encode import Serializer, encode_list, encode_one, label, named_serializer
+from topicd.client.core.options import DEFAULT_TIMEOUT_S, MAX_CONNECTIONS, SPOOL_BYTES, STAGE_TTL_S
+from topicd.client.core.records import Published
 from topicd.client.core.watching import OnGap, wanted_by
 from topicd.errors import InvalidRequest
 from topicd.ipc.protocol.retry import Tempo
 from topicd.limits import MIB
+from topicd.model import check_topic_name
 
 if TYPE_CHECKING:
+    from topicd.client.spool.spool import Spool
     from topicd.client.staging.stages import Stages
 
 
@@ -39,6 +44,9 @@ def connect(
     serializer: str | Serializer = "json",
     max_connections: int = MAX_CONNECTIONS,
     tempo: Tempo | None = None,
+    spool: str | os.PathLike[str] | None = None,
+    spool_durability: Literal["os", "fsync"] = "os",
+    spool_bytes: int = SPOOL_BYTES,
 ) -> Client:
     """A client of the daemon at target: a socket, a unix:// URL or a run directory; on another machine
     tls://host:port or tcp://host:port. Without one: TOPICD_SOCKET, then $XDG_RUNTIME_DIR/topicd, /run/topicd and
@@ -49,9 +57,29 @@ def connect(
     machines; `ca_file` (or TOPICD_CA_FILE) holds the certificates to trust instead of the system's. Threads share at
     most `max_connections` connections to each shard.
 
+    With a `spool`, a directory of this process, publishing goes on while the daemon is away: what is published is
+    stored there first and sent once and in order when the daemon is there (docs/filechannel.md, Spool).
+
     >>> with topicd.connect() as client:
     ...     seq = client.publish("orders", {"id": 7})
     """
+    if spool is not None:
+        return SpooledClient(
+            partial(
+                connect,
+                target,
+                timeout=timeout,
+                token=token,
+                ca_file=ca_file,
+                max_connections=max_connections,
+                tempo=tempo,
+            ),
+            os.fspath(spool),
+            durability=spool_durability,
+            max_bytes=spool_bytes,
+            node=node,
+            serializer=serializer,
+        )
     tempo = tempo or Tempo()
     target = with_ca_file(target, ca_file)
     token = token or os.environ.get(TOKEN_ENV)
@@ -110,6 +138,7 @@ class Client(Operations):
         on_gap: OnGap = "yield",
         match: Match = None,
         nodes: str | list[str] | None = None,
+        committed: bool = False,
         batch_bytes: int = MIB,
     ) -> Watch:
         """Records of a topic, of a list of topics, or of all topics that begin like `"orders.*"`, as they
@@ -117,10 +146,10 @@ class Client(Operations):
 
         `start` is latest, earliest, a seq (exclusive) or a datetime. Where records were removed before they
         were read, a `Gap` comes in their place; `on_gap="raise"` raises RecordsMissed instead, a function
-        is called with it.
+        is called with it. With `committed` nothing of a commit comes before all of it is there.
         """
         self._check_open()
-        wanted = wanted_by(topics, start, match, nodes)
+        wanted = wanted_by(topics, start, match, nodes, committed)
         return Watch(self._caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes).open()
 
     def consumer(
@@ -133,6 +162,7 @@ class Client(Operations):
         on_gap: OnGap = "yield",
         match: Match = None,
         nodes: str | list[str] | None = None,
+        committed: bool = False,
         batch_bytes: int = MIB,
     ) -> Consumer:
         """The consumer of that name, which goes on where it has acknowledged; `start` counts when it is new."""
@@ -146,8 +176,14 @@ class Client(Operations):
             on_gap=on_gap,
             match=match,
             nodes=nodes,
+            committed=committed,
             batch_bytes=batch_bytes,
         ).open()
+
+    @property
+    def spool(self) -> Spool:
+        """What waits for the daemon, of a client that was connected with a spool."""
+        raise InvalidRequest("the client has no spool: connect(spool=DIR)")
 
     def _check_open(self) -> None:
         if self._caller.closed:
@@ -162,3 +198,100 @@ class Client(Operations):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class SpooledClient(Client):
+    """Made by `topicd.connect(spool=DIR)`. It finds the daemon when it needs it: reading and watching raise
+    ConnectionLost while there is none."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Client],
+        directory: str,
+        *,
+        durability: Literal["os", "fsync"],
+        max_bytes: int,
+        node: str | None,
+        serializer: str | Serializer,
+    ) -> None:
+        # Not the parent's: there may be no daemon to have connections to.
+        self._node = label(node, "node")
+        self._serialize = named_serializer(serializer)
+        self._connect = connect
+        self._lock = Lock()
+        self._client: Client | None = None
+        self._closed = False
+        from topicd.client.spool.spool import Spool
+
+        self._spool = Spool(directory, self._connected, durability=durability, max_bytes=max_bytes)
+
+    def _connected(self) -> Client:
+        with self._lock:
+            if self._closed:
+                raise InvalidRequest("the client is closed")
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    @property
+    def _caller(self) -> Caller:
+        return self._connected().caller
+
+    @_caller.setter
+    def _caller(self, caller: Caller) -> None:
+        raise AttributeError("a client with a spool finds its daemon by itself")
+
+    @property
+    def spool(self) -> Spool:
+        return self._spool
+
+    def publish(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        meta: dict[str, Any] | None = None,
+        key: str | bytes | None = None,
+    ) -> int:
+        """Puts one record into the spool and returns its place there: it has no seq yet. Stored once without a key."""
+        if key is not None:
+            raise InvalidRequest("a spool stores each publish once; it takes no key")
+        frames = encode_one(data, tag, node or self._node, meta, self._serialize)
+        return self._spool.put(check_topic_name(topic), 1, frames)
+
+    def publish_many(
+        self,
+        topic: str,
+        records: Sequence[Any],
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        performance: bool = False,
+    ) -> Published:
+        """Puts a list of records into the spool, batch by batch. Seqs are 0: they are not known yet."""
+        check_topic_name(topic)
+        if performance:
+            raise InvalidRequest("a spool does not know where the daemon's time goes")
+        total = 0
+        for frames, count in encode_list(records, tag, node, self._node, self._serialize):
+            self._spool.put(topic, count, frames)
+            total += count
+        return Published(0, 0, total)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the client is closed")
+
+    def close(self) -> None:
+        """What is still in the spool stays there for the next client. May be called twice."""
+        if self._closed:
+            return
+        self._spool.stop()
+        with self._lock:
+            self._closed = True
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+        self._spool.close()

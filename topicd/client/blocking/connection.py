@@ -154,10 +154,19 @@ class Connection:
         self.send(head + ranges)
         return request_id
 
-    def finish_append(self, request_id: int) -> Appended:
-        """The answer to the oldest append that was started and not finished."""
-        arrived = self.answer(request_id, ACK_OP)
-        return parse_ack(arrived.flags, arrived.buffer, arrived.start, arrived.end)
+    def finish_append(self) -> tuple[int, Appended | TopicdError]:
+        """The next answer to an append that was started, whichever it is: its id, and what became of it."""
+        arrived = self.receive()
+        if arrived.op == ERROR_OP:
+            error = self._error(arrived)
+            if arrived.request_id == 0:
+                self.close()
+                raise error
+            return arrived.request_id, error
+        if arrived.op != ACK_OP:
+            self.close()
+            raise FormatError(f"the daemon answered op 0x{arrived.op:02x} to an append")
+        return arrived.request_id, parse_ack(arrived.flags, arrived.buffer, arrived.start, arrived.end)
 
     def send(self, data: bytes) -> None:
         try:

@@ -38,13 +38,16 @@ class NumberedWriter:
     def send(self, number: int, records: Sequence[Raw]) -> Outcome:
         """Returns when the batch is as durable as the topic's class says, or was before."""
         datas, tags, nodes, metas = zip(*records, strict=True)
-        frames = encode(datas, tags, nodes, metas)
+        return self.send_frames(number, len(records), encode(datas, tags, nodes, metas))
+
+    def send_frames(self, number: int, count: int, frames: bytearray) -> Outcome:
+        """The same for records that are encoded already."""
 
         def attempt(connection: Connection, topic_id: int) -> Outcome:
             if topic_id != self._topic_id:
                 raise Conflict(f"topic {self._topic!r} was deleted and made anew meanwhile")
             try:
-                answer = connection.append(topic_id, self._producer_id, number, len(records), frames)
+                answer = connection.append(topic_id, self._producer_id, number, count, frames)
             except OutOfOrder as exc:
                 return Outcome(int(exc.detail["expected"]), False)
             except Conflict as exc:

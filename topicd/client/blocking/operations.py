@@ -101,13 +101,15 @@ class Operations:
         metadata_only: bool = False,
         performance: bool = False,
         epoch: int | None = None,
+        committed: bool = False,
     ) -> ReadResult:
         """Records with a seq above from_seq, oldest first, up to limit and max_bytes (0: the daemon's
         defaults).
 
         `wait` is how long to wait for a first record. `match` takes a tag, or a beginning with a trailing
         star. `nodes` names origins whose records are left out. `epoch` is the topic_id the cursor belongs
-        to: if the topic was created anew since, the answer says so and begins at its start.
+        to: if the topic was created anew since, the answer says so and begins at its start. With `committed` the
+        answer ends before the first record of a commit that is not all there yet.
 
         >>> stored = client.publish_many("letters", [b"a", b"b", b"c"])
         >>> client.read("letters", 1).payloads()
@@ -123,6 +125,7 @@ class Operations:
             metadata_only=metadata_only,
             performance=performance,
             epoch=epoch,
+            committed=committed,
         )
         poll = requests.LongPoll(self._caller.tempo, wait)
         while True:
@@ -146,11 +149,12 @@ class Operations:
         to_seq: int | None = None,
         match: Match = None,
         epoch: int | None = None,
+        committed: bool = False,
     ) -> Iterator[Batch]:
         """Everything with a seq above from_seq, up to to_seq and at most to the head, in large batches, then ends.
 
-        On the daemon's own host and as its user the sealed part is read from the files themselves. `match` and `epoch`
-        are as in `read`.
+        On the daemon's own host and as its user the sealed part is read from the files themselves. `match`, `epoch`
+        and `committed` are as in `read`; whole commits only are told by the daemon, so no file is read then.
 
         >>> stored = client.publish_many("letters", [b"a", b"b", b"c"])
         >>> sum(len(batch) for batch in client.history("letters", to_seq=2))
@@ -159,9 +163,11 @@ class Operations:
         reading = Reading(topic, from_seq, to_seq, match)
 
         def read(at: int, limit: int) -> Batch:
-            return self.read(topic, at, limit=limit, max_bytes=FETCH_BYTES_MAX, match=reading.match, epoch=epoch)
+            return self.read(
+                topic, at, limit=limit, max_bytes=FETCH_BYTES_MAX, match=reading.match, epoch=epoch, committed=committed
+            )
 
-        return history(reading, read, lambda: self._caller.shard_map.history_socket(topic))
+        return history(reading, read, lambda: None if committed else self._caller.shard_map.history_socket(topic))
 
     # ---- consumers ----
 
@@ -217,6 +223,11 @@ class Operations:
         """Removes records for good: those below before_seq, those whose tag matches, or those that are
         both."""
         return self._caller.ask(requests.delete(topic, before_seq, match))
+
+    def forgive(self, topic: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
+        """Readers are not told any more that a loss of power may have taken seqs first_seq to last_seq; `state` lists
+        what they are told. What was forgiven."""
+        return self._caller.ask(requests.forgive(topic, first_seq, last_seq))
 
     def delete_topic(self, topic: str, *, if_empty: bool = False) -> int:
         """Removes the topic with everything in it; the id it had."""

@@ -38,6 +38,9 @@ class TopicState:
     last_read_ts: int | None
     effective_priority: float
     config: TopicConfig
+    settled_seq: int  # up to there nothing belongs to a commit that is under way
+    open_commits: int  # commits under way of which something is published
+    lost: list[list[int]]  # [first, last] of what a loss of power may have taken and nobody has forgiven
 
 
 @dataclass(frozen=True, slots=True)

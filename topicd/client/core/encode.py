@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -10,10 +11,11 @@ import msgpack
 from topicd._native import core
 from topicd.client.core.records import Record, default_bytes
 from topicd.errors import BatchTooLarge, InvalidRequest, TopicdError
-from topicd.frames import codec_error
+from topicd.frames import codec_error, continue_batch
 from topicd.limits import MAX_BATCH_RECORDS
 
 Serializer: TypeAlias = Callable[[Any], bytes]
+_LENGTH = struct.Struct("<I")  # of a frame, without this field
 # (frames, number of records)
 Encoded: TypeAlias = tuple[bytearray, int]
 
@@ -182,3 +184,17 @@ def _split(
     half = len(datas) // 2
     first = _split(datas[:half], tags[:half], nodes[:half], metas[:half])
     return first + _split(datas[half:], tags[half:], nodes[half:], metas[half:])
+
+
+def join_batches(batches: Sequence[Encoded]) -> Encoded:
+    """Several encoded batches for one topic as one: every record but the last says that more follow."""
+    joined = bytearray()
+    last = 0
+    for frames, _ in batches:
+        if joined:
+            continue_batch(joined, last)
+        last = len(joined)
+        joined += frames
+        while (behind := last + _LENGTH.size + _LENGTH.unpack_from(joined, last)[0]) < len(joined):
+            last = behind
+    return joined, sum(count for _, count in batches)

@@ -18,7 +18,7 @@ from topicd.ipc.protocol.codec import Hello, append_body, number, packed, parse_
 from topicd.ipc.protocol.once import new_producer_id
 from topicd.ipc.protocol.retry import Tempo
 from topicd.ipc.protocol.wire import FETCH, PROTOCOL_VERSION, MessageFlag
-from topicd.limits import LIST_PAGE_MAX, LONG_POLL_MS_MAX
+from topicd.limits import LIST_PAGE_MAX, LONG_POLL_MS_MAX, MAX_SEQ
 from topicd.model import TopicConfig, check_topic_name
 
 T = TypeVar("T")
@@ -94,6 +94,14 @@ def delete(topic: str, before_seq: int | None, match: Match) -> Request[Deleted]
 def delete_topic(topic: str, if_empty: bool) -> Request[int]:
     """The id it had."""
     return of_topic(messages.DeleteTopic(topic=topic, if_empty=if_empty), topic, _topic_id)
+
+
+def forgive(topic: str, first_seq: int, last_seq: int) -> Request[list[tuple[int, int]]]:
+    """What was forgiven."""
+    message = messages.ForgiveGap(
+        topic=topic, first_seq=whole("first_seq", first_seq, MAX_SEQ), last_seq=whole("last_seq", last_seq, MAX_SEQ)
+    )
+    return of_topic(message, topic, lambda answer: [(int(a), int(b)) for a, b in answer.get("forgiven") or []])
 
 
 class Page(NamedTuple):
@@ -172,6 +180,56 @@ def release_producer(topic: str, producer_id: int) -> Request[None]:
     return of_topic(messages.ReleaseProducer(topic=topic, producer_id=producer_id), topic, _nothing)
 
 
+# ---- commits ----
+
+
+class CommitPlace(NamedTuple):
+    """Where a commit's batches go, and what one of them should not exceed."""
+
+    topic_id: int
+    expected: int
+    first_no: int
+    max_records: int
+    max_bytes: int
+    max_inflight_bytes: int
+
+
+class AbandonedPart(NamedTuple):
+    """What of an abandoned commit one topic had."""
+
+    topic_id: int
+    records: int
+    seqs: list[tuple[int, int]]
+    deleted: int
+
+
+def open_commit(
+    topic: str, producer_id: int, records: int, content: int, *, hold_ms: int, first_no: int = 0
+) -> Request[CommitPlace]:
+    message = messages.OpenCommit(
+        topic=topic, producer_id=producer_id, first_no=first_no, records=records, bytes=content, hold_ms=hold_ms
+    )
+
+    def parse(answer: dict[str, Any]) -> CommitPlace:
+        return CommitPlace(*(number(answer, field) for field in CommitPlace._fields))
+
+    return of_topic(message, topic, parse)
+
+
+def close_commit(topic: str, producer_id: int, first_no: int) -> Request[None]:
+    message = messages.CloseCommit(topic=topic, producer_id=producer_id, first_no=first_no)
+    return of_topic(message, topic, _nothing)
+
+
+def abandon_commit(topic: str, producer_id: int, first_no: int, *, take_back: bool) -> Request[AbandonedPart]:
+    def parse(answer: dict[str, Any]) -> AbandonedPart:
+        seqs = [(int(first), int(last)) for first, last in answer.get("seqs") or []]
+        return AbandonedPart(_topic_id(answer), number(answer, "records"), seqs, number(answer, "deleted"))
+
+    message = messages.AbandonCommit(topic=topic, producer_id=producer_id, first_no=first_no, take_back=take_back)
+    return of_topic(message, topic, parse)
+
+
 # ---- the daemon ----
 
 
@@ -234,12 +292,14 @@ def fetch(
     metadata_only: bool,
     performance: bool,
     epoch: int | None,
+    committed: bool = False,
 ) -> Fetch:
     filters = messages.FetchFilter(
         match=tag_match(match),
         nodes=node_names(nodes),
         from_ts=None if from_time is None else milliseconds(from_time),
         epoch=epoch,
+        committed=committed,
     ).to_wire()
     flags = MessageFlag.METADATA_ONLY if metadata_only else MessageFlag(0)
     flags |= MessageFlag.PERFORMANCE if performance else MessageFlag(0)

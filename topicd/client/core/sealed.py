@@ -1,33 +1,34 @@
-"""Sealed segments of a topic as file descriptors, when the daemon is on this host and runs as our user: they are mapped
-and read here, the daemon idle. Promise: the same records that `read` gives, each checked against its checksum.
+"""Sealed segments of a topic as file descriptors, when the daemon is on this host and runs as our user: they are read
+here, the daemon idle. Promise: the same records that `read` gives, each checked against its checksum. Where bytes
+cannot be read or believed it ends, and the daemon is asked, which reports what is damaged.
 
 Blocks: for the daemon's answer, and for the disk.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import socket
 import struct
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from topicd._native import core
 from topicd.client.core.batch import Batch
-from topicd.errors import ConnectionLost, StorageCorrupt, TopicdError, from_wire
+from topicd.errors import ConnectionLost, TopicdError, from_wire
 from topicd.ipc.protocol import unixsock
 from topicd.ipc.protocol.codec import Fetched, answer_map, packed
 from topicd.ipc.protocol.messages import Segments
 from topicd.ipc.protocol.selecting import select
-from topicd.limits import MAX_CONTROL_MESSAGE, MAX_SEQ
+from topicd.limits import MAX_CONTROL_MESSAGE, MAX_FRAME, MAX_SEQ, MIB
 from topicd.model import TagMatch
 
 _LENGTH = struct.Struct("<I")
 _SEGMENTS = 32
 _TIMEOUT_S = 10.0
+_PIECE = 1 * MIB  # read at once: it is still in the cache of the processor when it is checked and decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,16 @@ def sealed(wanted: Stretch, topic_id: int, where: Path) -> Generator[Batch, None
             try:
                 if not fds or answer["evict_floor"] > from_seq + 1:
                     return  # nothing sealed is left here, or a gap that the daemon has to report
-                for row, fd in zip(answer["segments"], fds, strict=True):
+                # Fewer descriptors than segments: this process may not have more. The rest comes when these are closed.
+                for row, fd in zip(answer["segments"], fds, strict=False):
                     if from_seq >= wanted.to_seq:
                         return
-                    batch = _segment(replace(wanted, from_seq=from_seq), topic_id, answer, row, fd)
-                    from_seq = batch.next_from_seq
-                    yield batch  # an empty one, too: what was examined need not be read again
+                    segment = _Segment(replace(wanted, from_seq=from_seq), topic_id, answer, row, fd)
+                    for batch in segment.batches():
+                        from_seq = batch.next_from_seq
+                        yield batch  # an empty one, too: what was examined need not be read again
+                    if from_seq < min(row["first_seq"] + row["count"] - 1, wanted.to_seq):
+                        return
             finally:
                 for fd in fds:
                     os.close(fd)
@@ -94,43 +99,92 @@ def _length(data: bytes) -> int:
     return int(length)
 
 
-def _segment(wanted: Stretch, topic_id: int, answer: dict[str, Any], row: dict[str, Any], fd: int) -> Batch:
-    last = row["first_seq"] + row["count"] - 1
-    view = mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if row["data_bytes"] else b""
-    scan = core.scan_frames(view, 0, len(view))
-    if scan.problem or any(run.topic_id != topic_id for run in scan.runs):
-        raise StorageCorrupt(
-            f"topic {wanted.topic}: segment {row['first_seq']} fails its checksum",
-            topic=wanted.topic,
-            segment=row["first_seq"],
-            first_seq=row["first_seq"],
-            last_seq=last,
+class _Piece(NamedTuple):
+    """Bytes of a segment and what the whole frames among them hold."""
+
+    data: bytes
+    end: int  # of the frames
+    first: int  # seqs
+    last: int
+    records: int
+
+
+_NOTHING = _Piece(b"", 0, MAX_SEQ, 0, 0)
+
+
+class _Segment:
+    """One of them, read in pieces of whole frames: the first bad byte ends it where it lies."""
+
+    def __init__(self, wanted: Stretch, topic_id: int, answer: dict[str, Any], row: dict[str, Any], fd: int) -> None:
+        self._wanted = wanted
+        self._topic_id = topic_id
+        self._answer = answer
+        self._fd = fd
+        self._dead: bytes = row["dead"]
+        self._first, self._last = row["first_seq"], row["first_seq"] + row["count"] - 1
+        self._bytes: int = row["data_bytes"]
+
+    def batches(self) -> Generator[Batch, None, None]:
+        """Up to the end of the segment, or to where it cannot be read or believed."""
+        at, reached = 0, self._wanted.from_seq
+        if not self._bytes:
+            yield self._batch(_NOTHING, reached, self._last)  # all of it was deleted
+        while at < self._bytes and reached < self._wanted.to_seq:
+            piece = self._piece(at)
+            if piece is None:
+                return
+            at += piece.end
+            last = self._last if at == self._bytes else piece.last
+            if last <= reached:
+                continue  # all of it was read before
+            batch = self._batch(piece, reached, last)
+            reached = batch.next_from_seq
+            yield batch
+
+    def _piece(self, at: int) -> _Piece | None:
+        """None: something is wrong there. The daemon knows better what, and says so."""
+        size = _PIECE
+        while True:
+            try:
+                data = os.pread(self._fd, size, at)
+            except OSError:
+                return None
+            scan = core.scan_frames(data, 0, len(data))
+            if any(run.topic_id != self._topic_id for run in scan.runs):
+                return None
+            if scan.runs:
+                last = scan.runs[-1].first_seq + scan.runs[-1].count - 1
+                return _Piece(data, scan.end, scan.runs[0].first_seq, last, sum(run.count for run in scan.runs))
+            if scan.problem != "torn" or len(data) < size or size > MAX_FRAME:
+                return None
+            size += MAX_FRAME  # it is one large frame
+
+    def _batch(self, piece: _Piece, reached: int, last: int) -> Batch:
+        """What is wanted of a piece; last: up to there the segment has nothing else."""
+        wanted, answer = self._wanted, self._answer
+        after = max(reached, answer["earliest_seq"] - 1)
+        buffer, start, end, records = piece.data, 0, piece.end, piece.records
+        if after >= piece.first or last > wanted.to_seq or wanted.match is not None or self._dead:
+            chosen = select(
+                buffer, 0, end, after_seq=after, up_to_seq=wanted.to_seq, match=wanted.match, dead=self._dead
+            )
+            records = chosen.count
+            if len(chosen.ranges) == 1:
+                start, end = chosen.ranges[0]
+            else:
+                buffer = b"".join(piece.data[a:b] for a, b in chosen.ranges)
+                end = len(buffer)
+        fetched = Fetched(
+            topic_id=self._topic_id,
+            next_from_seq=max(min(last, wanted.to_seq), reached),
+            head_seq=answer["head_seq"],
+            earliest_seq=answer["earliest_seq"],
+            records=records,
+            caught_up=last >= answer["head_seq"],
+            tombstone=None,
+            performance=None,
+            buffer=buffer,
+            start=start,
+            end=end,
         )
-    after = max(wanted.from_seq, answer["earliest_seq"] - 1)
-    buffer: Any = view
-    start, end = 0, len(view)
-    records = sum(run.count for run in scan.runs)
-    if after >= row["first_seq"] or last > wanted.to_seq or wanted.match is not None or row["dead"]:
-        chosen = select(
-            view, 0, len(view), after_seq=after, up_to_seq=wanted.to_seq, match=wanted.match, dead=row["dead"]
-        )
-        records = chosen.count
-        if len(chosen.ranges) == 1:
-            start, end = chosen.ranges[0]
-        else:
-            buffer = b"".join(view[a:b] for a, b in chosen.ranges)
-            start, end = 0, len(buffer)
-    fetched = Fetched(
-        topic_id=topic_id,
-        next_from_seq=max(min(last, wanted.to_seq), wanted.from_seq),
-        head_seq=answer["head_seq"],
-        earliest_seq=answer["earliest_seq"],
-        records=records,
-        caught_up=last >= answer["head_seq"],
-        tombstone=None,
-        performance=None,
-        buffer=buffer,
-        start=start,
-        end=end,
-    )
-    return Batch(wanted.topic, fetched)
+        return Batch(wanted.topic, fetched)

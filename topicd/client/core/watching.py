@@ -30,7 +30,11 @@ CREATE_TRIES = 3  # somebody else may delete what we have just created
 
 
 def wanted_by(
-    topics: str | list[str] | tuple[str, ...], start: Start, match: Match, nodes: str | list[str] | None
+    topics: str | list[str] | tuple[str, ...],
+    start: Start,
+    match: Match,
+    nodes: str | list[str] | None,
+    committed: bool = False,
 ) -> Wanted:
     """What the user asks for, checked."""
     given = [topics] if isinstance(topics, str) else list(topics)
@@ -43,12 +47,12 @@ def wanted_by(
     if pattern is not None and "*" in pattern[:-1]:
         raise InvalidRequest(f"a pattern has one trailing '*', got {pattern!r:.300}")
     names = () if patterns else tuple(check_topic_name(name) for name in dict.fromkeys(given))
-    return Wanted(names, pattern, start_place(start), tag_match(match), node_names(nodes))
+    return Wanted(names, pattern, start_place(start), tag_match(match), node_names(nodes), committed)
 
 
-def wanted_of_consumer(topic: str, match: Match, nodes: str | list[str] | None) -> Wanted:
+def wanted_of_consumer(topic: str, match: Match, nodes: str | list[str] | None, committed: bool) -> Wanted:
     """One topic; where to begin is what the daemon remembers."""
-    wanted = wanted_by(topic, 0, match, nodes)
+    wanted = wanted_by(topic, 0, match, nodes, committed)
     if wanted.pattern is not None:
         raise InvalidRequest("a consumer belongs to one topic, not to a pattern")
     return wanted

@@ -17,7 +17,7 @@ import msgpack
 from topicd.client.blocking.operations import Operations
 from topicd.client.core.records import Record
 from topicd.client.staging.names import commits_topic, create_internal
-from topicd.client.staging.plan import Staged
+from topicd.client.staging.plan import NO_LIMIT, Limit, Staged
 from topicd.errors import Conflict, FormatError, InvalidRequest, TopicNotFound
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB
 
@@ -29,13 +29,20 @@ class Kind(StrEnum):
     DECIDED = "decided"  # these stages are the batch
     PLACED = "placed"  # where its destinations begin, if not where the decision says
     DONE = "done"  # everything is published
+    ABANDONED = "abandoned"  # given up on purpose: nobody publishes it any more
 
 
 class Place(NamedTuple):
-    """Where a batch's chunks go: the topic by id, and the number of the first chunk."""
+    """Where a batch's chunks go: the topic by id, the number of the first chunk, and what one chunk holds at most."""
 
     topic_id: int
     first_no: int
+    max_records: int = NO_LIMIT.records
+    max_bytes: int = NO_LIMIT.bytes
+
+    @property
+    def limit(self) -> Limit:
+        return Limit(self.max_records, self.max_bytes)
 
 
 @dataclass(slots=True)
@@ -45,6 +52,7 @@ class Decision:
     stages: tuple[Staged, ...]
     places: dict[str, Place] = field(default_factory=dict)
     done: bool = False
+    abandoned: bool | None = None  # given up, with what was published taken back (True) or kept (False)
 
 
 class CommitLog:
@@ -88,9 +96,13 @@ class CommitLog:
                 stages = tuple(Staged.from_wire(staged) for staged in body["stages"])
                 self.decisions[batch] = Decision(batch, head.seq, stages, _places(body))
             elif kind is Kind.PLACED and decision is not None:
-                decision.places.update(_places(body))
+                _move(decision.places, _places(body))
+            elif kind is Kind.ABANDONED and decision is not None:
+                decision.abandoned = bool(body["take_back"])
             elif kind is Kind.DONE and decision is not None:
                 decision.done = True
+                if decision.abandoned:
+                    del self.decisions[batch]  # as if it had never been decided
         except (KeyError, TypeError, ValueError, zlib.error) as exc:
             raise FormatError(f"{self.topic}: the entry at seq {head.seq} is malformed: {exc!r}") from None
 
@@ -127,6 +139,11 @@ class CommitLog:
         self._append(Kind.PLACED, decision.batch, {"places": places})
         self.refresh()
 
+    def abandon(self, decision: Decision, *, take_back: bool) -> None:
+        """Nobody publishes it from now on."""
+        self._append(Kind.ABANDONED, decision.batch, {"take_back": take_back})
+        self.refresh()
+
     def finish(self, decision: Decision) -> None:
         try:
             self._append(Kind.DONE, decision.batch, {})
@@ -135,6 +152,8 @@ class CommitLog:
             if self.refresh():
                 raise
         decision.done = True
+        if decision.abandoned:
+            self.decisions.pop(decision.batch, None)
 
     def _append(self, kind: Kind, batch: int, body: dict[str, Any]) -> None:
         packed = zlib.compress(msgpack.packb({"query": self.query, "ends": self.ends, **body}), 1)
@@ -166,4 +185,12 @@ def _number(record: Record, field: str) -> int:
 
 
 def _places(body: dict[str, Any]) -> dict[str, Place]:
-    return {name: Place(topic_id, first_no) for name, (topic_id, first_no) in body["places"].items()}
+    return {name: Place(*place) for name, place in body["places"].items()}
+
+
+def _move(places: dict[str, Place], moved: dict[str, Place]) -> None:
+    """Of those who begin at the same number, the first one says how the batch is cut: what he sent is there."""
+    for name, place in moved.items():
+        known = places.get(name)
+        if known is None or known[:2] != place[:2]:
+            places[name] = place

@@ -7,20 +7,23 @@ travel here and back as raw frames; the daemon stamps topic id, seq, time and ch
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from topicd._native import core
 from topicd.client.blocking.connection import Connection
 from topicd.client.blocking.operations import Operations
 from topicd.client.core import requests
 from topicd.client.core.batch import Batch
+from topicd.client.core.options import COMMIT_HOLD_S
 from topicd.client.staging.plan import Chunk, Piece
-from topicd.errors import Conflict, TopicdError, TopicNotFound
+from topicd.errors import Conflict, FormatError, TopicdError, TopicNotFound
 from topicd.frames import continue_batch
 from topicd.ipc.protocol.retry import Patience
 from topicd.ipc.protocol.wire import COPIED
 from topicd.limits import FETCH_BYTES_MAX, MIB
+
+T = TypeVar("T")
 
 WINDOW = 24
 FLYING_BYTES = 32 * MIB
@@ -109,6 +112,47 @@ class Near:
         return b"".join(COPIED.pack(self._ids[stage], seq, records) for stage, seq, records in chunk.pieces)
 
 
+class Flying:
+    """Appends of one connection that are not answered yet. Answers come in any order; of several refusals the one
+    that came first in the order of the chunks is the cause of the others."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sizes: dict[int, int] = {}  # by request id, oldest first
+        self._bytes = 0
+
+    def add(self, request_id: int, size: int) -> None:
+        self._sizes[request_id] = size
+        self._bytes += size
+
+    def make_room(self, size: int, limit: int) -> None:
+        while self._sizes and (len(self._sizes) >= WINDOW or self._bytes + size > limit):
+            refused = self._finish()
+            if refused is not None:
+                self.land(refused)
+
+    def land(self, first: tuple[int, TopicdError] | None = None) -> None:
+        """All of them are answered. Raises the first refusal."""
+        order = list(self._sizes)
+        refusals = {} if first is None else dict([first])
+        while self._sizes:
+            refused = self._finish()
+            if refused is not None:
+                refusals[refused[0]] = refused[1]
+        if refusals:
+            order = [*refusals.keys() - order, *order]
+            raise refusals[min(refusals, key=order.index)]
+
+    def _finish(self) -> tuple[int, TopicdError] | None:
+        request_id, outcome = self._connection.finish_append()
+        size = self._sizes.pop(request_id, None)
+        if size is None:
+            self._connection.close()
+            raise FormatError(f"the daemon answered request {request_id}, which is not under way")
+        self._bytes -= size
+        return (request_id, outcome) if isinstance(outcome, TopicdError) else None
+
+
 class Copier:
     """One destination's chunks."""
 
@@ -117,36 +161,72 @@ class Copier:
         self._destination = destination
         self._producer_id = producer_id
         self._readers: dict[str, StageReader] = {}
+        self._in_flight = FLYING_BYTES  # that may be under way at once
 
     def where(self) -> requests.ProducerPlace:
         """The number of the first chunk that is not stored; the topic is created if there is none."""
+        return self._ask(requests.producer_place(self._destination, self._producer_id))
+
+    def reserve(self, records: int, content: int, first_no: int = 0) -> requests.CommitPlace:
+        """Holds room for so much, for a while; the topic is created if there is none. TopicFull: there is none."""
+        hold_ms = int(COMMIT_HOLD_S * 1000)
+        place = self._ask(
+            requests.open_commit(
+                self._destination, self._producer_id, records, content, hold_ms=hold_ms, first_no=first_no
+            )
+        )
+        self._in_flight = min(FLYING_BYTES, place.max_inflight_bytes)
+        return place
+
+    def reserve_rest(self, first_no: int, chunks: list[Chunk]) -> None:
+        """Room for what is not there yet."""
+        rest = chunks[max(0, self.where().expected - first_no) :]
+        if rest:
+            self.reserve(sum(chunk.records for chunk in rest), sum(chunk.bytes for chunk in rest), first_no)
+
+    def _ask(self, request: requests.Request[T]) -> T:
         caller = self._client.caller
         while True:
             caller.ask(requests.open_topic(self._destination, create=True))
             try:
-                return caller.ask(requests.producer_place(self._destination, self._producer_id))
+                return caller.ask(request)
             except TopicNotFound:
                 continue  # deleted in between
+
+    def close(self, first_no: int) -> None:
+        """Everything is published, or nothing will be."""
+        self._client.caller.ask(requests.close_commit(self._destination, self._producer_id, first_no))
+
+    def abandon(self, first_no: int, *, take_back: bool) -> requests.AbandonedPart:
+        """Whoever still publishes it is refused from now on."""
+        return self._client.caller.ask(
+            requests.abandon_commit(self._destination, self._producer_id, first_no, take_back=take_back)
+        )
 
     def release(self) -> None:
         """The daemon need not remember the producer any more."""
         self._client.caller.ask(requests.release_producer(self._destination, self._producer_id))
 
-    def copy(self, topic_id: int, first_no: int, chunks: list[Chunk]) -> None:
-        """Returns when all are acknowledged. Trouble that may pass is waited out, as long as something moves within
-        the client's timeout. TopicNotFound: the topic of that id is gone."""
+    def copy(self, topic_id: int, first_no: int, chunks: list[Chunk], *, held: bool = False) -> None:
+        """Returns when all are acknowledged. held: room for them was reserved just now. Trouble that may pass is waited
+        out, as long as something moves within the client's timeout. TopicNotFound: the topic of that id is gone.
+        TopicFull: there is no room for all of the rest, and nothing of it was sent."""
         caller = self._client.caller
         patience, best = Patience(caller.tempo, caller.timeout), 0
         while True:
             now_id, expected = self.where()
             if now_id != topic_id:
                 raise TopicNotFound(f"topic {self._destination} was deleted while it was written", topic_id=topic_id)
-            if expected - first_no >= len(chunks):
+            rest = chunks[max(0, expected - first_no) :]
+            if not rest:
                 return
             if expected > best:
                 patience, best = Patience(caller.tempo, caller.timeout), expected
             try:
-                self._send(topic_id, expected, chunks[expected - first_no :])
+                if not held:
+                    self.reserve(sum(chunk.records for chunk in rest), sum(chunk.bytes for chunk in rest), first_no)
+                held = False
+                self._send(topic_id, expected, rest)
                 return
             except Conflict as error:
                 # Somebody else stored so much meanwhile that the daemon remembers the beginning no longer.
@@ -159,8 +239,7 @@ class Copier:
         caller = self._client.caller
         shard = caller.shard_map.shard_of(self._destination)
         connection = caller.dial(shard, caller.timeout)
-        flying: deque[tuple[int, int]] = deque()  # request id, bytes
-        in_flight = 0
+        flying = Flying(connection)
         self._readers.clear()
         try:
             near = Near(connection, lambda stage: caller.shard_map.shard_of(stage) == shard)
@@ -169,16 +248,12 @@ class Copier:
                 size, number = chunk.framed_bytes, (topic_id, self._producer_id, no, chunk.records)
                 ranges = near.ranges(chunk)
                 parts = self._frames_of(chunk) if ranges is None else []
-                while flying and (len(flying) >= WINDOW or in_flight + size > FLYING_BYTES):
-                    in_flight -= _await(connection, flying)
+                flying.make_room(size, self._in_flight)
                 if ranges is None:
-                    request_id = connection.start_append(*number, parts)
+                    flying.add(connection.start_append(*number, parts), size)
                 else:
-                    request_id = connection.start_copy(*number, ranges)
-                flying.append((request_id, size))
-                in_flight += size
-            while flying:
-                _await(connection, flying)
+                    flying.add(connection.start_copy(*number, ranges), size)
+            flying.land()
         finally:
             connection.close()
 
@@ -195,12 +270,6 @@ class Copier:
             self._readers.clear()  # stages are read one after the other
             found = self._readers[stage] = StageReader(self._client, stage)
         return found
-
-
-def _await(connection: Connection, flying: deque[tuple[int, int]]) -> int:
-    request_id, size = flying.popleft()
-    connection.finish_append(request_id)
-    return size
 
 
 def _lacking(stage: str, at: int) -> Conflict:

@@ -13,14 +13,15 @@ import re
 import secrets
 from typing import Any, NamedTuple
 
+from topicd import limits
 from topicd.client.blocking.operations import Operations
 from topicd.client.core import requests
-from topicd.limits import INTERNAL, LASTING
+from topicd.limits import LASTING, STAGE_KEY_DIGITS
 
-STAGES = f"{INTERNAL}stage."
-COMMITS = f"{INTERNAL}commits."
-_KEY_DIGITS = 24
-_STAGE = re.compile(rf"{re.escape(STAGES)}([0-9a-f]{{{_KEY_DIGITS}}})\.(\d+)\.(\d+)\.(\d+)-([0-9a-f]+)")
+STAGES = limits.STAGES
+COMMITS = limits.COMMITS
+
+_STAGE = re.compile(rf"{re.escape(STAGES)}([0-9a-f]{{{STAGE_KEY_DIGITS}}})\.(\d+)\.(\d+)\.(\d+)-([0-9a-f]+)")
 
 
 class StageName(NamedTuple):
@@ -31,7 +32,7 @@ class StageName(NamedTuple):
 
 
 def query_key(query: str) -> str:
-    return hashlib.sha256(query.encode()).hexdigest()[:_KEY_DIGITS]
+    return hashlib.sha256(query.encode()).hexdigest()[:STAGE_KEY_DIGITS]
 
 
 def commits_topic(query: str) -> str:

@@ -1,5 +1,5 @@
 """What was staged, and the batches in which it is published. Promise: the chunks follow from the stages alone, so
-everybody who publishes them sends the same bytes under the same numbers."""
+everybody who publishes them within the same limit sends the same bytes under the same numbers."""
 
 from __future__ import annotations
 
@@ -45,6 +45,16 @@ class Staged:
             raise FormatError(f"the description of a stage is malformed: {exc!r}") from None
 
 
+class Limit(NamedTuple):
+    """What one batch should hold at most. A run is never cut: one that is larger is a batch by itself."""
+
+    records: int = MAX_BATCH_RECORDS
+    bytes: int = MAX_BATCH_BYTES
+
+
+NO_LIMIT = Limit()
+
+
 class Piece(NamedTuple):
     """Whole runs of one stage: the records behind from_seq."""
 
@@ -65,8 +75,8 @@ class Chunk:
     def framed_bytes(self) -> int:
         return self.bytes + self.records * FRAME_OVERHEAD
 
-    def takes(self, run: Run) -> bool:
-        return self.records + run.records <= MAX_BATCH_RECORDS and self.bytes + run.bytes <= MAX_BATCH_BYTES
+    def takes(self, run: Run, limit: Limit) -> bool:
+        return self.records + run.records <= limit.records and self.bytes + run.bytes <= limit.bytes
 
     def add(self, piece: Piece, size: int) -> None:
         self.pieces.append(piece)
@@ -79,15 +89,22 @@ def destinations(stages: Sequence[Staged]) -> list[str]:
     return list(dict.fromkeys(run.destination for staged in stages for run in staged.runs))
 
 
-def chunks_by_destination(stages: Sequence[Staged]) -> dict[str, list[Chunk]]:
-    """As few batches as keep the limits, with everything in the order of the stages."""
-    found: dict[str, list[Chunk]] = {name: [] for name in destinations(stages)}
+def chunks_for(destination: str, stages: Sequence[Staged], limit: Limit = NO_LIMIT) -> list[Chunk]:
+    """As few batches as keep the limit, with everything in the order of the stages."""
+    chunks: list[Chunk] = []
     for run, piece in _pieces(stages):
-        chunks = found[run.destination]
-        if not chunks or not chunks[-1].takes(run):
+        if run.destination != destination:
+            continue
+        if not chunks or not chunks[-1].takes(run, limit):
             chunks.append(Chunk())
         chunks[-1].add(piece, run.bytes)
-    return found
+    return chunks
+
+
+def size_for(destination: str, stages: Sequence[Staged]) -> tuple[int, int]:
+    """(records, bytes) that go to one topic."""
+    runs = [run for staged in stages for run in staged.runs if run.destination == destination]
+    return sum(run.records for run in runs), sum(run.bytes for run in runs)
 
 
 def _pieces(stages: Sequence[Staged]) -> Iterator[tuple[Run, Piece]]:

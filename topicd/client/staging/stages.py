@@ -1,11 +1,13 @@
 """Staging as its users see it: write parts, commit them together, finish what somebody left, drop what nobody wants.
 
     stage    rows go to topics that only topicd knows
+    reserve  every destination holds room for what it gets, or the commit is refused and nothing has happened
     decide   one synced record names the stages that count; the first decision for a batch stands
     publish  the stages are copied into their destinations, numbered so that nobody's repetition is stored
-    done     one more record, and the stages go
+    done     the commit is closed in every destination, one more record, and the stages go
 
-Whoever comes next finishes what is decided. Nothing of what is not decided is ever seen.
+Whoever comes next finishes what is decided. Nothing of what is not decided is ever seen. What is decided and cannot be
+published can be abandoned on purpose. Why: docs/adr/0021.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from topicd.client.blocking.operations import Operations
 from topicd.client.core import requests
@@ -23,13 +25,25 @@ from topicd.client.core.records import default_bytes
 from topicd.client.staging import names
 from topicd.client.staging.commitlog import CommitLog, Decision, Place
 from topicd.client.staging.copying import Copier
-from topicd.client.staging.plan import Staged, chunks_by_destination, destinations
+from topicd.client.staging.plan import Chunk, Staged, chunks_for, destinations, size_for
 from topicd.client.staging.writing import Laid, check_destination, write_stage
 from topicd.clock import Clock, SystemClock
 from topicd.errors import Conflict, TopicdError, TopicNotFound
 
 _AT_ONCE = 8  # requests about stages
 _REPLACED_AT_MOST = 3  # times a destination may be deleted while it is published to
+
+
+class Abandoned(NamedTuple):
+    """What became of one destination of a commit that was given up."""
+
+    query: str
+    batch: int
+    topic: str
+    records: int  # that it should have got
+    published: int  # that it had
+    seqs: list[tuple[int, int]]  # of these
+    taken_back: int  # deleted again
 
 
 class Stages:
@@ -51,6 +65,7 @@ class Stages:
         self._ttl_ms = max(1, int(ttl * 1000))
         self._serialize = serialize
         self._clock = clock or SystemClock()
+        self._copiers: dict[str, Copier] = {}
 
     # ---- staging ----
 
@@ -88,10 +103,11 @@ class Stages:
         if batch <= log.newest:
             decision = log.find(batch)
         elif given:
+            places = self._reserve(given)
             if not there:
                 log.create()
-            decision = self._decide(log, batch, given)
-            self._publish_decided(log, decision)
+            decision = log.decide(batch, given, places)
+            self._publish_decided(log, decision, held=decision.stages == given)
         else:
             decision = Decision(batch, 0, ())
         self._clean(log, decision)
@@ -107,6 +123,19 @@ class Stages:
             self._clean(log, decision)
         return [decision.batch for decision in finished]
 
+    def abandon(self, *, take_back: bool = True) -> list[Abandoned]:
+        """Gives up what was decided and left. With take_back what was published of it is deleted, and the batch counts
+        as never decided; without, it stays, and the batch is over. Conflict: all of it is published."""
+        log = self._log()
+        log.refresh()
+        found: list[Abandoned] = []
+        for decision in log.pending:
+            if decision.abandoned is None:
+                self._check_incomplete(decision)
+                log.abandon(decision, take_back=take_back)
+            found += self._abandon(log, decision)
+        return found
+
     def drop(self, batch: int) -> int:
         """Drops the stages of a batch that was not decided; how many."""
         log = self._log()
@@ -121,14 +150,33 @@ class Stages:
     def _finish_pending(self, log: CommitLog) -> list[Decision]:
         pending = log.pending
         for decision in pending:
-            self._publish_decided(log, decision)
-        return pending
+            if decision.abandoned is not None:
+                self._abandon(log, decision)  # begun by somebody else
+            else:
+                self._publish_decided(log, decision, held=False)
+        return [decision for decision in pending if decision.abandoned is None]
 
-    def _decide(self, log: CommitLog, batch: int, stages: tuple[Staged, ...]) -> Decision:
+    def _reserve(self, stages: tuple[Staged, ...]) -> dict[str, Place]:
+        """What is decided does not expire, and there is room for it. Refused, nothing is held."""
         with ThreadPoolExecutor(min(_AT_ONCE, len(stages))) as pool:
             list(pool.map(self._hold, stages))
-        places = {name: Place(*self._copier(name).where()) for name in destinations(stages)}
-        return log.decide(batch, stages, places)
+        places: dict[str, Place] = {}
+        try:
+            for name in destinations(stages):
+                places[name] = self._place(name, stages)
+        except TopicdError as error:
+            for name, place in places.items():
+                with suppress(TopicdError):
+                    self._copier(name).close(place.first_no)
+            raise type(error)(
+                f"{error.message}; the commit is refused and nothing was published", **error.detail
+            ) from error
+        return places
+
+    def _place(self, destination: str, stages: tuple[Staged, ...]) -> Place:
+        """Where a batch that has nothing there yet begins, with room for all of it."""
+        found = self._copier(destination).reserve(*size_for(destination, stages))
+        return Place(found.topic_id, found.first_no, found.max_records, found.max_bytes)
 
     def _hold(self, staged: Staged) -> None:
         """What is decided does not expire."""
@@ -141,38 +189,91 @@ class Stages:
             raise _expired(staged)
 
     def _copier(self, destination: str) -> Copier:
-        return Copier(self._client, destination, names.producer_id(self.query, destination))
+        found = self._copiers.get(destination)
+        if found is None:
+            found = Copier(self._client, destination, names.producer_id(self.query, destination))
+            self._copiers[destination] = found
+        return found
 
-    def _publish_decided(self, log: CommitLog, decision: Decision) -> None:
+    def _publish_decided(self, log: CommitLog, decision: Decision, *, held: bool) -> None:
+        """held: room was reserved just now, in all destinations."""
         if decision.done:
             return  # by somebody who was first
         try:
-            self._publish(log, decision)
+            self._publish(log, decision, held)
         except TopicdError as error:
             raise type(error)(
-                f"{error.message}; batch {decision.batch} is decided and goes on with the next commit or with "
-                "`topicctl stages finish`",
+                f"{error.message}; batch {decision.batch} is decided: do not write it again. It goes on with the next "
+                "commit or with `topicctl stages finish`; `topicctl stages abandon` gives it up",
                 **error.detail,
             ) from error
 
-    def _publish(self, log: CommitLog, decision: Decision) -> None:
-        for destination, chunks in chunks_by_destination(decision.stages).items():
-            copier = self._copier(destination)
-            for attempt in range(_REPLACED_AT_MOST + 1):
-                topic_id, expected = copier.where()
-                place = decision.places.get(destination)
-                if place is None or place.topic_id != topic_id or expected < place.first_no:
-                    # The topic was made anew, or lost its unsynced tail with the power: nothing of this batch is
-                    # there. Said before it is acted upon, so that the next one counts from the same number.
-                    log.place(decision, {destination: Place(topic_id, expected)})
-                place = decision.places[destination]
-                try:
-                    copier.copy(place.topic_id, place.first_no, chunks)
-                    break
-                except TopicNotFound:
-                    if attempt == _REPLACED_AT_MOST:
-                        raise
+    def _publish(self, log: CommitLog, decision: Decision, held: bool) -> None:
+        topics = destinations(decision.stages)
+        for destination in () if held else topics:
+            # Room in all of them before the first one gets anything more.
+            place = self._find_place(log, decision, destination)
+            self._copier(destination).reserve_rest(place.first_no, self._chunks(decision, destination))
+        for destination in topics:
+            self._publish_to(log, decision, destination, held)
+        for destination in topics:
+            # Not before all of it is there: readers of whole commits see nothing of it until now.
+            with suppress(TopicNotFound):
+                self._copier(destination).close(decision.places[destination].first_no)
         log.finish(decision)
+
+    def _publish_to(self, log: CommitLog, decision: Decision, destination: str, held: bool) -> None:
+        for attempt in range(_REPLACED_AT_MOST + 1):
+            place = self._find_place(log, decision, destination)
+            chunks = self._chunks(decision, destination)
+            try:
+                self._copier(destination).copy(place.topic_id, place.first_no, chunks, held=held and not attempt)
+                return
+            except TopicNotFound:
+                if attempt == _REPLACED_AT_MOST:
+                    raise
+
+    def _find_place(self, log: CommitLog, decision: Decision, destination: str) -> Place:
+        topic_id, expected = self._copier(destination).where()
+        place = decision.places.get(destination)
+        if place is None or place.topic_id != topic_id or expected < place.first_no:
+            # The topic was created again, or lost its unsynced tail with the power: nothing of this batch is there.
+            # Said before it is acted upon, so that the next one counts from the same number.
+            log.place(decision, {destination: self._place(destination, decision.stages)})
+        return decision.places[destination]
+
+    def _chunks(self, decision: Decision, destination: str) -> list[Chunk]:
+        return chunks_for(destination, decision.stages, decision.places[destination].limit)
+
+    # ---- giving up ----
+
+    def _check_incomplete(self, decision: Decision) -> None:
+        for destination in destinations(decision.stages):
+            place, (topic_id, expected) = decision.places.get(destination), self._copier(destination).where()
+            if place is None or place.topic_id != topic_id:
+                return
+            if not place.first_no + len(self._chunks(decision, destination)) <= expected:
+                return
+        raise Conflict(
+            f"batch {decision.batch} of query {self.query!r} is published to its end; `topicctl stages finish` says so",
+            batch=decision.batch,
+        )
+
+    def _abandon(self, log: CommitLog, decision: Decision) -> list[Abandoned]:
+        found: list[Abandoned] = []
+        for destination in destinations(decision.stages):
+            place, part = decision.places.get(destination), None
+            with suppress(TopicNotFound):
+                if place is not None:
+                    part = self._copier(destination).abandon(place.first_no, take_back=bool(decision.abandoned))
+            records, _ = size_for(destination, decision.stages)
+            published, seqs, deleted = (0, [], 0) if part is None else (part.records, part.seqs, part.deleted)
+            found.append(Abandoned(self.query, decision.batch, destination, records, published, seqs, deleted))
+        log.finish(decision)
+        drop_topics(self._client, [staged.topic for staged in decision.stages])
+        if log.ends:
+            self._forget_job(log, decision)
+        return found
 
     # ---- cleaning ----
 
@@ -182,6 +283,9 @@ class Stages:
         if not log.ends:
             log.trim()
             return
+        self._forget_job(log, decision)
+
+    def _forget_job(self, log: CommitLog, decision: Decision) -> None:
         for destination in destinations(decision.stages):
             with suppress(TopicNotFound):
                 self._copier(destination).release()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from topicd.client.blocking.operations import Operations
 from topicd.client.staging import names
 from topicd.client.staging.commitlog import CommitLog
-from topicd.client.staging.stages import Stages, drop_topics
-from topicd.errors import TopicNotFound
+from topicd.client.staging.stages import Abandoned, Stages, drop_topics
+from topicd.errors import TopicdError, TopicNotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,12 @@ class Unfinished:
     stages: int
     records: int
     ends: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    commit: Unfinished
+    error: str | None  # why it is still unfinished
 
 
 def commit_logs(client: Operations) -> list[CommitLog]:
@@ -82,12 +88,27 @@ def list_stages(client: Operations, now_ms: int) -> list[StageInfo]:
     return found
 
 
-def finish(client: Operations, key: str | None = None) -> list[Unfinished]:
-    """Publishes what is decided, of one query or of all; what that was."""
+def finish(client: Operations, key: str | None = None) -> list[Finished]:
+    """Publishes what is decided, of one query or of all; what that was, and what was refused. One that cannot be
+    published does not keep the others from it."""
     wanted = [one for one in unfinished(client) if key in (None, one.key, one.query)]
+    refused: dict[str, TopicdError] = {}
     for query in dict.fromkeys(one.query for one in wanted):
-        Stages(client, query).finish()
-    return wanted
+        try:
+            Stages(client, query).finish()
+        except TopicdError as error:
+            refused[query] = error
+    left = {(one.query, one.batch) for one in unfinished(client)} if refused else set()
+    return [
+        Finished(one, refused[one.query].message if (one.query, one.batch) in left and one.query in refused else None)
+        for one in wanted
+    ]
+
+
+def abandon(client: Operations, key: str, *, take_back: bool) -> list[Abandoned]:
+    """Gives up what one query has decided and not published."""
+    queries = dict.fromkeys(one.query for one in unfinished(client) if key in (one.key, one.query))
+    return [part for query in queries for part in Stages(client, query).abandon(take_back=take_back)]
 
 
 def drop_expired(client: Operations, now_ms: int, older_than_ms: int) -> list[StageInfo]:

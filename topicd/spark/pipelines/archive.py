@@ -1,25 +1,25 @@
 """Topics to Parquet, incrementally. Promise: what the manifest lists is in the archive, once and byte for byte; a run
-that dies changes nothing; nothing is deleted that was not read back and compared with the live topic.
+that dies changes nothing; nothing is deleted that was not read back and compared with the live topic (`verify`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from topicd.client.blocking.client import Client
 from topicd.client.core.answers import TopicState
-from topicd.errors import Conflict, StorageCorrupt
+from topicd.errors import Conflict
 from topicd.spark import connection
 from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import place
 from topicd.spark.pipelines.manifest import KIND, VERSION, ArchivedTopic, Manifest, Part
-from topicd.spark.pipelines.parts import PartWriter, Staged, check_part, live_rows, read_rows
+from topicd.spark.pipelines.parts import PartWriter, Staged
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark
 from topicd.spark.pipelines.store import PART_PREFIX, PART_SUFFIX, Move, Store
+from topicd.spark.pipelines.verify import Compared, Tile, check_counts, tiles_to_compare, verify_tile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,76 +169,35 @@ def _placed(store: Store, topic_id: int, file: Staged) -> Part:
 # ---- deleting ----
 
 
-class Tile(NamedTuple):
-    """A file and the seqs it answers for: from behind its predecessor to its own last one."""
-
-    topic: str
-    topic_id: int
-    first: int
-    last: int
-    part: Part | None  # None: a stretch without records
-
-
 def _delete(
     spark: LazySpark, client: Client, options: Options, manifest: Manifest, due: list[Due], progress: Progress
 ) -> dict[str, int]:
-    """How many records went, by topic."""
+    """How many records went, by topic. All are verified before the first goes."""
     live = {one.state.topic: client.state(one.state.topic, touch=False) for one in due}
-    kept = {name: manifest.find(state.topic_id, name) for name, state in live.items()}
-    tiles = [
-        tile
-        for name, state in live.items()
-        if (archived := kept[name]) is not None
-        for tile in tiles_of(archived)
-        if tile.last >= state.earliest_seq and state.count
-    ]
-    if tiles:
-        spark.run("verify", lambda session: _verify(session, options, tiles), progress)
-    deleted = {}
-    for name, state in live.items():
-        archived = kept[name]
-        if archived is None:
-            continue
-        if client.state(name, touch=False).topic_id != state.topic_id:
-            raise Conflict(f"topic {name!r} was deleted and made anew while its archive was verified")
-        deleted[name] = client.delete(name, before_seq=archived.last_seq + 1).deleted if state.count else 0
-    return deleted
+    found = ((state, manifest.find(state.topic_id, name)) for name, state in live.items())
+    known = [(state, archived) for state, archived in found if archived is not None]
+    root = options.to.absolute()
+    tiles = [tile for state, archived in known for tile in tiles_to_compare(root, archived, state)]
+    compared = spark.run("verify", lambda session: _verify(session, options, tiles), progress) if tiles else []
+    for state, archived in known:
+        after = client.state(state.topic, touch=False)
+        if after.topic_id != state.topic_id:
+            raise Conflict(f"topic {state.topic!r} was deleted and made anew while its archive was verified")
+        check_counts(archived, state, after, sum(one.records for one in compared if one.topic == state.topic))
+    return {
+        state.topic: client.delete(state.topic, before_seq=archived.last_seq + 1).deleted if state.count else 0
+        for state, archived in known
+    }
 
 
-def tiles_of(archived: ArchivedTopic) -> Iterator[Tile]:
-    first = archived.first_seq
-    for part in archived.parts:
-        yield Tile(archived.topic, archived.topic_id, first, part.last_seq, part)
-        first = part.last_seq + 1
-    if first <= archived.last_seq:
-        yield Tile(archived.topic, archived.topic_id, first, archived.last_seq, None)
-
-
-def _verify(session: SparkSession, options: Options, tiles: list[Tile]) -> None:
+def _verify(session: SparkSession, options: Options, tiles: list[Tile]) -> list[Compared]:
     where, root = options.place, options.to.absolute()
 
-    def check(tile: Tile) -> None:
-        verify_tile(connection.client(where), root, tile)
+    def check(tile: Tile) -> Compared:
+        return verify_tile(connection.client(where), root, tile)
 
-    session.sparkContext.parallelize(tiles, len(tiles)).foreach(check)
-
-
-def verify_tile(client: Client, root: Path, tile: Tile) -> None:
-    """Every live record of the tile is in its file, byte for byte, and the file is what the manifest says."""
-    archived: Iterator[Any] = iter(())
-    if tile.part is not None:
-        check_part(root / tile.part.path, tile.part.bytes, tile.part.sha256)
-        archived = read_rows(root / tile.part.path)
-    at = next(archived, None)
-    for row in live_rows(client.history(tile.topic, tile.first - 1, to_seq=tile.last, epoch=tile.topic_id)):
-        while at is not None and at[0] < row[0]:
-            at = next(archived, None)  # deleted or expired since
-        if at != row:
-            where = tile.part.path if tile.part is not None else "no file"
-            raise StorageCorrupt(
-                f"record {row[0]} of topic {tile.topic!r} is not in the archive as it is in the topic ({where}); "
-                f"nothing was deleted"
-            )
+    found: list[Compared] = session.sparkContext.parallelize(tiles, len(tiles)).map(check).collect()
+    return found
 
 
 # ---- telling ----

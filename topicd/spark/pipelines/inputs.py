@@ -21,6 +21,7 @@ from topicd.client.blocking.numbered_writer import Raw
 from topicd.client.core.encode import packed_meta
 from topicd.errors import InvalidRequest
 from topicd.limits import MIB
+from topicd.spark import metas
 from topicd.spark.pipelines.parts import checksum, read_rows
 
 ARCHIVE, PARQUET, JSON, CSV = "archive", "parquet", "json", "csv"
@@ -204,11 +205,11 @@ def _label(value: Any) -> bytes | None:
 
 
 def _meta(value: Any) -> bytes | None:
-    """A map, JSON text of one, or msgpack bytes."""
+    """A map, JSON text of one as Spark reads it, or msgpack bytes."""
     if isinstance(value, bytes):
         value = msgpack.unpackb(value, strict_map_key=False)
     elif isinstance(value, str):
-        value = json.loads(value) if value else None
+        return metas.from_json(value) if value else None
     elif isinstance(value, list):  # an Arrow map
         value = dict(value)
     return packed_meta(value)

@@ -168,12 +168,16 @@ def checksum(path: Path) -> tuple[int, str]:
 
 def check_part(path: Path, size: int, sha256: str) -> None:
     """Is the file what the manifest says it is?"""
+    check_size(path, size)
+    if checksum(path)[1] != sha256:
+        raise StorageCorrupt(f"{path} fails the checksum that the archive's manifest has for it")
+
+
+def check_size(path: Path, size: int) -> None:
     if not path.exists():
         raise StorageCorrupt(f"{path} is missing, but the archive's manifest lists it")
     if os.path.getsize(path) != size:
         raise StorageCorrupt(f"{path} has {os.path.getsize(path)} bytes, the archive's manifest says {size}")
-    if checksum(path)[1] != sha256:
-        raise StorageCorrupt(f"{path} fails the checksum that the archive's manifest has for it")
 
 
 def read_rows(path: Path) -> Iterator[Row]:

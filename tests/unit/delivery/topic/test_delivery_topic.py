@@ -1,64 +1,13 @@
-"""Floors, losses and tombstones of one topic, and the class of its next write."""
+"""One topic: the class of its next write, a change of its configuration, and what those who wait are told."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.unit.delivery.kit import make_topic
-from topicd.model import Tombstone
-from topicd.shards.delivery.topic.topic import Topic
+from topicd.model import TopicConfig
+from topicd.shards.delivery.topic.part import TopicPart
 from topicd.shards.delivery.writing.durability import Need
-
-
-def evicted(*losses: tuple[int, str]) -> Topic:
-    topic = make_topic()
-    topic.seqs.reach(1000)
-    for floor, reason in losses:
-        topic.floors.note_loss(floor, reason, floor - topic.floors.evict_floor)
-        topic.floors.advance(floor)
-    return topic
-
-
-@pytest.mark.parametrize("from_seq", [0, 1, 999])
-def test_nothing_lost_gives_no_tombstone(from_seq: int) -> None:
-    assert evicted().floors.tombstone(from_seq, 1000) is None
-
-
-@pytest.mark.parametrize(("from_seq", "missed"), [(0, 10), (5, 5), (9, 1)])
-def test_a_reader_behind_the_floor_is_told_the_exact_range(from_seq: int, missed: int) -> None:
-    tombstone = evicted((11, "cap")).floors.tombstone(from_seq, 1000)
-    assert tombstone == Tombstone(from_seq + 1, 10, "cap", missed, 11, 1000)
-
-
-@pytest.mark.parametrize("from_seq", [10, 11, 500])
-def test_a_reader_at_the_floor_has_missed_nothing(from_seq: int) -> None:
-    """A tombstone iff from_seq + 1 < evict_floor."""
-    assert evicted((11, "cap")).floors.tombstone(from_seq, 1000) is None
-
-
-def test_reasons_mix_only_for_those_who_missed_both() -> None:
-    topic = evicted((11, "cap"), (21, "ttl"))
-    assert [topic.floors.tombstone(at, 1000).reason for at in (0, 9, 10, 19)] == ["mixed", "mixed", "ttl", "ttl"]  # type: ignore[union-attr]
-
-
-def test_a_floor_never_goes_back() -> None:
-    topic = evicted((21, "cap"))
-    topic.floors.note_loss(11, "ttl", 5)
-    topic.floors.note_loss(21, "ttl", 0)
-    assert (topic.floors.evict_floor, len(topic.floors.losses)) == (21, 1)
-
-
-def test_losses_of_one_reason_merge() -> None:
-    topic = evicted(*((floor, "cap") for floor in range(2, 500)))
-    assert [tuple(loss) for loss in topic.floors.losses] == [(499, "cap", 498)]
-
-
-def test_the_list_of_losses_stays_short_and_keeps_its_sum() -> None:
-    topic = evicted(*((floor, "cap" if floor % 2 else "ttl") for floor in range(2, 500)))
-    assert len(topic.floors.losses) <= 64
-    assert sum(loss.records for loss in topic.floors.losses) == 498
-    assert topic.floors.tombstone(0, 1000).reason == "mixed"  # type: ignore[union-attr]
-    assert topic.floors.tombstone(497, 1000).reason == "cap"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -84,3 +33,43 @@ def test_no_write_overtakes_a_stricter_one_under_way(durability: str) -> None:
     topic.seqs.reserve(100)
     topic.flight.synced = 1
     assert topic.need_for(1) is Need.SYNCED
+
+
+def test_an_ephemeral_write_waits_for_no_mark() -> None:
+    assert make_topic(durability="ephemeral").need_for(10_000) is Need.PLACED
+
+
+def test_another_configuration_is_another_policy_at_once() -> None:
+    topic = make_topic(durability="disk")
+    topic.set_config(TopicConfig.from_fields({"durability": "fsync", "cap_records": 5}))
+    assert (topic.policy.need, topic.policy.kept_records) == (Need.SYNCED, 5)
+
+
+@pytest.mark.parametrize(("to", "reserved"), [("ephemeral", 0), ("fsync", 1024), ("memory", 1024)])
+def test_marks_go_only_when_the_topic_leaves_the_log(to: str, reserved: int) -> None:
+    topic = make_topic(durability="disk")
+    topic.seqs.reserve(1024)
+    topic.set_config(TopicConfig.from_fields({"durability": to}))
+    assert topic.seqs.reserved == reserved
+
+
+def test_an_internal_topic_stays_internal() -> None:
+    topic = make_topic("topicd.stage")
+    topic.set_config(TopicConfig.from_fields({"cap_records": 1}))
+    assert topic.policy.internal
+
+
+def test_every_part_that_it_names_is_one() -> None:
+    topic = make_topic()
+    assert [getattr(topic, name) for name in topic.PARTS] == topic.parts()
+    assert all(isinstance(part, TopicPart) for part in topic.parts())
+
+
+def test_no_part_is_forgotten_in_the_list() -> None:
+    topic = make_topic()
+    assert {name for name, value in vars(topic).items() if isinstance(value, TopicPart)} == set(topic.PARTS)
+
+
+def test_who_waits_for_a_deleted_topic_is_told_which() -> None:
+    error = make_topic().gone()
+    assert (error.code, error.detail["topic"], error.detail["topic_id"]) == ("topic_not_found", "orders", 7)

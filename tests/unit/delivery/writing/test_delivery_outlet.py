@@ -9,72 +9,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.unit.delivery.kit import Note, Wal, make_outlet
 from topicd import paths
-from topicd.errors import StorageFailed, TopicdError
 from topicd.frames import FrameType, control_frame, parse_header
-from topicd.ipc import doorbell, ring
+from topicd.ipc import doorbell
 from topicd.ipc.doorbell import Doorbell
-from topicd.ipc.ring import RingConsumer, RingProducer
+from topicd.ipc.ring import RingProducer
 from topicd.shards.delivery.writing.durability import Need
-from topicd.shards.delivery.writing.entry import Entry
 from topicd.shards.delivery.writing.outlet import Outlet
 
 CAPACITY = 1000
-
-
-class Note(Entry):
-    """Writes down what it is told."""
-
-    __slots__ = ("_story", "name")
-
-    def __init__(self, name: str, need: Need, story: list[str]) -> None:
-        super().__init__(need)
-        self.name = name
-        self._story = story
-
-    def committed(self) -> None:
-        self._story.append(self.name)
-
-    def failed(self, error: TopicdError) -> None:
-        assert isinstance(error, StorageFailed)
-        self._story.append(f"{self.name} failed")
-
-
-class Wal:
-    """The other end. Notes whether it would ring, as Committer does."""
-
-    def __init__(self, instance: str) -> None:
-        self.ring = RingConsumer.attach(paths.ring_shm(instance, 0, 0), instance)
-        self.log = b""
-        self.written = 0
-
-    @property
-    def pending(self) -> int:
-        return self.ring.head - self.written
-
-    def write(self, up_to: int | None = None) -> bool:
-        """Take what is there; would it ring the bell of whoever waits?"""
-        start, end = self.written, self.ring.head if up_to is None else up_to
-        self.log += b"".join(bytes(view) for view in self.ring.views(start, end))
-        self.written = end
-        self.ring.set_written(end)
-        return self.ring.write_wanted_pos > start
-
-    def sync(self) -> None:
-        self.ring.set_synced(self.written)
-
-    def fail(self, position: int, code: int = errno.EIO) -> None:
-        """As Committer._fail: the epoch first, then the space."""
-        self.ring.fail(position, code)
-        self.ring.set_written(self.ring.head)
-
-    def resume(self) -> None:
-        """Drop everything up to where the producer says that valid bytes begin again."""
-        epoch, position = self.ring.resync
-        assert epoch == self.ring.failed_epoch
-        self.written = position
-        self.ring.set_written(position)
-        self.ring.set_synced(position)
 
 
 @dataclass
@@ -92,12 +36,9 @@ class Pair:
 
 @pytest.fixture
 def pair(instance: str) -> Pair:
-    ring.create(paths.ring_shm(instance, 0, 0), CAPACITY, instance).close()
     bells = doorbell.create_words(paths.bells_shm(instance), 1, instance)
     bell = Doorbell(bells, 0, doorbell.create_fd())
-    outlet = Outlet(0, RingProducer.attach(paths.ring_shm(instance, 0, 0), instance), bell)
-    outlet.open()
-    return Pair(outlet, Wal(instance), bell)
+    return Pair(*make_outlet(instance, bell, CAPACITY), bell)
 
 
 # ---- telling ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_sealed_segments_are_opened_by_their_header_and_first_frame(disk: FakeDi
         topic.append(disk, 20, seal=True)
     fs = FaultFs(disk, reads=True)
     load_segments(fs, topic.dir)
-    read = [path.suffix for name, path in fs.calls if name in {"pread", "map"}]
+    read = [path.suffix for name, path in fs.calls if name in {"pread", "read_into"}]
     assert read == [".tags", ".data"] * 10
 
 
@@ -77,7 +78,7 @@ def test_five_hundred_sealed_segments_load_in_no_time(real: Topic) -> None:
     assert best < 500 * 400e-6, f"{best / 500 * 1e6:.0f} us per segment"
 
 
-def test_a_read_that_fails_stops_the_load_and_harms_nothing(disk: FakeDisk, three: Topic) -> None:
+def test_a_read_that_fails_once_is_repeated_or_stops_the_load_and_harms_nothing(disk: FakeDisk, three: Topic) -> None:
     append_marks(disk, three.dir, 21, [(25, 30)])
     append_bytes(disk, three, frames(7, 61, 2)[:-5])
     disk.unlink(three.file("tags", 21))
@@ -87,8 +88,10 @@ def test_a_read_that_fails_stops_the_load_and_harms_nothing(disk: FakeDisk, thre
     load_segments(counting := FaultFs(disk.image(0), reads=True), three.dir)
     for number in range(1, counting.count + 1):
         image = disk.image(0)
-        with pytest.raises(OSError):
-            load_segments(FaultFs(image, fail_at=number, reads=True), three.dir)
+        failing = FaultFs(image, fail_at=number, reads=True)
+        with suppress(OSError):
+            assert summary(load_segments(failing, three.dir)) == summary(expected.loaded)
+        assert failing.failures == 1
         found = contents(image, three.dir)
         intact(found, three)
         assert found.records == expected.records, number

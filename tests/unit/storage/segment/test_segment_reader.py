@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import threading
@@ -8,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.fakedisk import FakeDisk, FakeFile
+from tests.support.faultfs import FaultFs
 from tests.unit.storage.segment_kit import Topic, frames, tag_of, ts_of
 from topicd._native import core
 from topicd.disk.fs import Fs, RealFs, tmp_path
-from topicd.errors import StorageCorrupt
+from topicd.errors import StorageCorrupt, Throttled
 from topicd.model import TagMatch
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.load import load_segments
@@ -50,7 +52,7 @@ def test_what_is_forgotten_is_what_lies_up_to_a_seq(reader: SegmentReader, monke
     monkeypatch.setattr(FakeFile, "forget", lambda file, size: forgotten.append(size))
     reader.forget(104)
     reader.forget(140)
-    wanted = [] if reader.mapped else [len(frames(7, 101, 4)), len(frames(7, 101, COUNT))]
+    wanted = [] if reader.checked else [len(frames(7, 101, 4)), len(frames(7, 101, COUNT))]
     assert forgotten == wanted
     assert bytes(reader.read(101, 140)) == frames(7, 101, COUNT)
 
@@ -77,7 +79,6 @@ def test_seqs_by_time(reader: SegmentReader) -> None:
 def test_verify_accepts_what_was_written(reader: SegmentReader) -> None:
     reader.verify(101, 140)
     reader.verify(120, 120)
-    reader.warm(101, 140)
 
 
 @pytest.mark.parametrize("where", ["length", "header", "payload", "checksum"])
@@ -248,7 +249,7 @@ def test_close_twice_and_use_after_close(reader: SegmentReader) -> None:
     reader.close()
     reader.close()
     assert bytes(frame) == frames(7, 101, 1)
-    if not reader.mapped:
+    if not reader.checked:
         with pytest.raises(ValueError, match="not open"):
             reader.read(101, 101)
 
@@ -280,13 +281,13 @@ def test_the_cache_is_bounded_by_number_and_keeps_the_latest(segments: Topic) ->
     assert cache.get(7, segments.dir, infos[1]) is not readers[1]
 
 
-def test_the_cache_is_bounded_by_mapped_bytes_but_keeps_one(segments: Topic) -> None:
+def test_the_cache_is_bounded_by_held_bytes_but_keeps_one(segments: Topic) -> None:
     infos = load_segments(RealFs(), segments.dir).segments
-    one = infos[0].data_bytes + infos[0].count * 20
+    one = infos[0].count * 20
     cache = ReaderCache(RealFs(), one * 5 // 2)
     for info in infos[:6]:
         cache.get(7, segments.dir, info)
-        assert cache.mapped_bytes <= one * 5 // 2
+        assert cache.held_bytes <= one * 5 // 2
     assert len(cache) == 2
     tiny = ReaderCache(RealFs(), 0)
     reader = tiny.get(7, segments.dir, infos[0])
@@ -302,7 +303,7 @@ def test_a_view_outlives_its_reader_and_files_are_given_back(segments: Topic) ->
     active = cache.get(7, segments.dir, infos[-1])
     assert open_files() > before
     cache.drop(7)
-    assert len(cache) == cache.mapped_bytes == 0
+    assert len(cache) == cache.held_bytes == 0
     assert bytes(view) == frames(7, 1, 20)
     assert bytes(active.read(121, 121)) == frames(7, 121, 1)
     del view, active
@@ -321,7 +322,7 @@ def test_drop_takes_one_segment_or_the_whole_topic(segments: Topic) -> None:
     cache.drop(7)
     assert len(cache) == 3
     cache.clear()
-    assert len(cache) == cache.mapped_bytes == 0
+    assert len(cache) == cache.held_bytes == 0
 
 
 def test_a_segment_sealed_since_is_opened_anew(disk: FakeDisk, topic: Topic) -> None:
@@ -333,7 +334,7 @@ def test_a_segment_sealed_since_is_opened_anew(disk: FakeDisk, topic: Topic) -> 
     info.count, info.sealed = 20, True
     sealed = cache.get(7, topic.dir, info)
     assert sealed is not active
-    assert sealed.mapped
+    assert sealed.checked
     assert bytes(sealed.read(1, 20)) == frames(7, 1, 20)
     assert bytes(active.read(1, 10)) == frames(7, 1, 10)
 
@@ -345,31 +346,31 @@ def test_few_records_are_read_without_a_map_until_a_segment_is_read_on_and_on(se
     span = first.locate(4, 5, 1 << 20)
     assert span is not None
     assert bytes(first.read_span(span)) == frames(7, 5, 5)
-    assert cache.mapped_bytes == 0
+    assert cache.held_bytes == 0
     for _ in range(GLANCES - 1):
         assert cache.glance(7, segments.dir, infos[0]) is first
-    mapped = cache.glance(7, segments.dir, infos[0])
-    assert mapped.mapped
-    assert cache.glance(7, segments.dir, infos[0]) is cache.get(7, segments.dir, infos[0]) is mapped
+    checked = cache.glance(7, segments.dir, infos[0])
+    assert checked.checked
+    assert cache.glance(7, segments.dir, infos[0]) is cache.get(7, segments.dir, infos[0]) is checked
     assert len(cache) == 1
 
 
-def test_one_segment_of_many_that_are_read_here_and_there_is_not_mapped(segments: Topic) -> None:
+def test_one_segment_of_many_that_are_read_here_and_there_is_not_checked(segments: Topic) -> None:
     infos = load_segments(RealFs(), segments.dir).segments
     cache = ReaderCache(RealFs(), 1 << 30)
     for _ in range(2 * GLANCES):
         cache.glance(7, segments.dir, infos[0])
         for other in range(GLANCES_APART):
             cache.glance(100 + other, segments.dir, infos[1])
-    assert cache.mapped_bytes == 0
+    assert cache.held_bytes == 0
 
 
 def test_who_needs_the_index_gets_a_reader_that_has_checked_it(segments: Topic) -> None:
     infos = load_segments(RealFs(), segments.dir).segments
     cache = ReaderCache(RealFs(), 1 << 30)
-    assert not cache.glance(7, segments.dir, infos[0]).mapped
-    assert cache.get(7, segments.dir, infos[0]).mapped
-    assert cache.glance(7, segments.dir, infos[0]).mapped
+    assert not cache.glance(7, segments.dir, infos[0]).checked
+    assert cache.get(7, segments.dir, infos[0]).checked
+    assert cache.glance(7, segments.dir, infos[0]).checked
 
 
 def test_readers_leave_most_descriptors_to_connections(segments: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,3 +405,24 @@ def test_many_threads_may_use_the_cache(segments: Topic) -> None:
     assert wrong == []
     assert len(cache) <= 2
     assert Path(segments.dir).exists()
+
+
+@pytest.mark.fault("RES-03")
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(("code", "limit"), [(errno.EMFILE, "descriptors"), (errno.ENOMEM, "memory")])
+def test_what_the_process_may_not_have_now_is_no_damage(
+    disk: FakeDisk, topic: Topic, code: int, limit: str, checked: bool
+) -> None:
+    topic.append(disk, COUNT, seal=True)
+    info = load_segments(disk, topic.dir).segments[0]
+
+    def read(fs: Fs) -> bytes:
+        return bytes(SegmentReader(fs, topic.dir, info, checked=checked).open().read(1, COUNT))
+
+    counting = FaultFs(disk, reads=True)
+    right = read(counting)
+    for number in range(1, counting.count + 1):
+        with pytest.raises(Throttled) as caught:
+            read(FaultFs(disk, number, code, reads=True))
+        assert caught.value.detail["limit"] == limit
+    assert read(disk) == right

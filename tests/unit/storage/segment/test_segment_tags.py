@@ -122,7 +122,7 @@ def test_a_whole_seal_of_an_unknown_version_is_refused_not_guessed() -> None:
 
 def test_a_closed_table_cannot_be_asked() -> None:
     _, found = table(a_seal(), [(b"x", 100)])
-    assert found.mapped_bytes > 100
+    assert found.held_bytes > 100
     found.close()
     found.close()
     assert found.find(TagMatch(b"x")) == []

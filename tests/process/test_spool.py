@@ -1,0 +1,261 @@
+"""The client's spool against a real daemon: away, back, killed, refusing; and `topicctl import` of a file channel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import topicd
+from tests.support.daemon import Daemon, drain_topic, wait_until
+from topicd.client.blocking.client import Client
+from topicd.client.blocking.numbered_writer import NumberedWriter
+from topicd.client.spool.draining import Drain
+from topicd.errors import ConnectionLost, InvalidRequest, TopicdError
+from topicd.filechannel import ChannelFull, FileChannel, InUse
+
+BIN = Path(sys.executable).parent
+WAIT_S = 60.0
+
+
+def spooled(daemon: Daemon, directory: Path, **options: object) -> Client:
+    return topicd.connect(daemon.run.socket, spool=directory, **options)  # type: ignore[arg-type]
+
+
+def payloads(daemon: Daemon, topic: str) -> list[bytes]:
+    with daemon.client() as client:
+        return [record.data for record in drain_topic(client, topic)]
+
+
+def test_publishing_goes_on_while_the_daemon_is_away(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "d", wal_shards=1, delivery_shards=2)
+    with spooled(daemon, tmp_path / "spool", node="n1") as client:
+        client.publish("orders", {"id": 1}, tag="t", meta={"k": 1})
+        assert client.publish_many("orders", [b"two", ("three", "x")]).count == 2
+        client.publish("other", b"o1")
+        client.publish("orders", b"four")
+        assert client.spool.pending == 4
+        assert not client.spool.wait(0.05)
+        with pytest.raises(ConnectionLost):
+            client.read("orders")
+        with daemon:
+            assert client.spool.wait(WAIT_S)
+            assert (client.spool.pending, client.spool.error) == (0, None)
+            found = drain_topic(client, "orders")
+            assert [record.data for record in found] == [b'{"id":1}', b"two", b"three", b"four"]
+            assert (found[0].tag, found[0].node, found[0].meta) == ("t", "n1", {"k": 1})
+            assert payloads(daemon, "other") == [b"o1"]
+            # With the daemon there it is the same: through the spool, and soon in the topic.
+            client.publish("orders", b"five")
+            assert client.spool.wait(WAIT_S)
+            assert payloads(daemon, "orders")[-1] == b"five"
+            # The shards die under it.
+            daemon.kill_all()
+            for number in range(50):
+                client.publish("orders", b"%d" % number)
+            daemon.restart()
+            assert client.spool.wait(WAIT_S)
+            assert payloads(daemon, "orders")[5:] == [b"%d" % number for number in range(50)]
+
+
+def test_what_waits_is_sent_in_few_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    original = NumberedWriter.send_frames
+
+    def counting(self: NumberedWriter, number: int, count: int, frames: bytearray) -> object:
+        sent.append(count)
+        return original(self, number, count, frames)
+
+    monkeypatch.setattr(NumberedWriter, "send_frames", counting)
+    daemon = Daemon(tmp_path / "d", wal_shards=1, delivery_shards=2)
+    with spooled(daemon, tmp_path / "spool") as client:
+        expected: dict[str, list[bytes]] = {"a": [], "b": []}
+        for number in range(1500):
+            topic = "ab"[number % 2]
+            batch = [b"%d" % number] * (1 + number % 3)
+            client.publish_many(topic, batch)
+            expected[topic] += batch
+        with daemon:
+            assert client.spool.wait(WAIT_S)
+            assert {topic: payloads(daemon, topic) for topic in expected} == expected
+    # One for what was there when the thread looked first, then a thousand publishes at a time, for two topics each.
+    assert sum(sent) == 3000
+    assert len(sent) <= 8
+
+
+def test_what_one_client_left_the_next_one_sends(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1)
+    with spooled(daemon, tmp_path / "spool") as client:
+        client.publish("orders", b"left")
+        with pytest.raises(InUse):
+            spooled(daemon, tmp_path / "spool")
+    with pytest.raises(TopicdError):
+        client.publish("orders", b"closed")
+    with daemon, spooled(daemon, tmp_path / "spool") as client:
+        client.publish("orders", b"next")
+        assert client.spool.wait(WAIT_S)
+        assert payloads(daemon, "orders") == [b"left", b"next"]
+
+
+def test_a_full_spool_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1)
+    with spooled(daemon, tmp_path / "spool", spool_bytes=64 * 1024) as client:
+        taken = 0
+        with pytest.raises(ChannelFull):
+            while True:
+                client.publish("orders", b"%06d" % taken)
+                taken += 1
+        assert client.spool.pending == taken > 100
+        with daemon:
+            assert client.spool.wait(WAIT_S)
+            client.publish("orders", b"room again")
+            assert client.spool.wait(WAIT_S)
+            assert payloads(daemon, "orders") == [b"%06d" % number for number in range(taken)] + [b"room again"]
+
+
+def test_bad_input_is_refused_before_it_is_spooled(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "d")
+    with spooled(daemon, tmp_path / "spool") as client:
+        for call in (
+            lambda: client.publish("no good name!", b""),
+            lambda: client.publish("orders", bytes(2 << 20)),
+            lambda: client.publish("orders", b"", key="k"),
+            lambda: client.publish_many("orders", []),
+            lambda: client.publish_many("orders", [b""], performance=True),
+        ):
+            with pytest.raises(TopicdError):
+                call()
+        assert client.spool.pending == 0
+    with daemon, daemon.client() as plain, pytest.raises(InvalidRequest):
+        plain.spool  # noqa: B018
+
+
+def test_a_refused_publish_stops_the_spool_until_it_is_given_up(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1) as daemon:
+        with daemon.client() as plain:
+            plain.configure("small", cap_records=2, discard="reject")
+        with spooled(daemon, tmp_path / "spool") as client:
+            for number in range(3):
+                client.publish("small", b"%d" % number)
+                assert number == 2 or client.spool.wait(WAIT_S)
+            client.publish("orders", b"behind it")
+            wait_until(lambda: client.spool.error is not None, "a refusal")
+            assert client.spool.error is not None and client.spool.error.code == "topic_full"
+            assert client.spool.pending == 2
+            wait_until(lambda: _skipped(client), "the refused publish")
+            assert client.spool.wait(WAIT_S)
+            assert payloads(daemon, "orders") == [b"behind it"]
+            assert payloads(daemon, "small") == [b"0", b"1"]
+
+
+def test_what_other_topics_have_stored_of_a_refused_window_is_not_stored_again(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1)
+    with daemon:
+        with daemon.client() as plain:
+            plain.configure("small", cap_records=2, discard="reject")
+        daemon.stop()
+        with spooled(daemon, tmp_path / "spool") as client:
+            # One window: the batch of `orders` is stored before the one of `small` is refused.
+            client.publish("orders", b"before")
+            client.publish_many("small", [b"1", b"2", b"3"])
+            client.publish("orders", b"behind")
+            daemon.start().wait_ready()
+            wait_until(lambda: client.spool.error is not None and not client.spool.error.retriable, "a refusal")
+            wait_until(lambda: _skipped(client), "the refused publish")
+            assert client.spool.wait(WAIT_S)
+            client.publish("orders", b"later")
+            assert client.spool.wait(WAIT_S)
+            assert payloads(daemon, "orders") == [b"before", b"behind", b"later"]
+            assert payloads(daemon, "small") == []
+
+
+def _skipped(client: Client) -> bool:
+    try:
+        return client.spool.skip_refused() == "small"
+    except InvalidRequest:
+        return False
+
+
+def test_a_topic_that_was_created_anew_gets_what_is_left(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1) as daemon:
+        with spooled(daemon, tmp_path / "spool") as client:
+            for number in range(3):
+                client.publish("orders", b"%d" % number)
+                assert client.spool.wait(WAIT_S)
+            with daemon.client() as plain:
+                plain.delete_topic("orders")
+            client.publish("orders", b"anew")
+            assert client.spool.wait(WAIT_S)
+            assert payloads(daemon, "orders") == [b"anew"]
+
+
+class Died(BaseException):
+    """In the place of a kill."""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_death_around_the_sending_stores_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """The batch of a note is sent again as it was, though more has come for the topic since."""
+    original = NumberedWriter.send_frames
+
+    def dies(self: NumberedWriter, number: int, count: int, frames: bytearray) -> object:
+        if when == "after":
+            original(self, number, count, frames)
+        raise Died
+
+    with Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1) as daemon, daemon.client() as plain:
+        with FileChannel(tmp_path / "c") as channel:
+            channel.sender().send_many([b"1", b"2"])
+            receiver = channel.receiver("daemon")
+            drain = Drain(tmp_path / "c", channel.channel_id, receiver, name="draining", sync=False)
+            receiver.recv_many(2)
+            with monkeypatch.context() as patched:
+                patched.setattr(NumberedWriter, "send_frames", dies)
+                with pytest.raises(Died):
+                    drain.store(plain, {"orders": (encoded(b"1", b"2"), 2)}, 18)
+        with FileChannel(tmp_path / "c") as channel:
+            channel.sender().send(b"3")
+            receiver = channel.receiver("daemon")
+            drain = Drain(tmp_path / "c", channel.channel_id, receiver, name="draining", sync=False)
+            assert drain.noted == 18
+            assert len(receiver.recv_many(3)) == 3
+            drain.store(plain, {"orders": (encoded(b"1", b"2"), 2)}, 18)
+            receiver.ack(2)
+            assert drain.noted is None
+            drain.store(plain, {"orders": (encoded(b"3"), 1)}, 27)
+            receiver.ack(1)
+        assert payloads(daemon, "orders") == [b"1", b"2", b"3"]
+
+
+def encoded(*data: bytes) -> bytearray:
+    from topicd.client.core.encode import encode
+
+    return encode(data)
+
+
+def topicctl(daemon: Daemon, *args: object) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "topicctl"), "-s", str(daemon.run.socket), *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_import_stores_every_message_once(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1) as daemon:
+        with FileChannel(tmp_path / "c") as channel:
+            channel.sender().send_many([b"%d" % number for number in range(12_000)])
+            done = topicctl(daemon, "import", "--from-filechannel", tmp_path / "c", "orders", "--json")
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["count"] == 12_000
+            channel.sender().send(b"more")
+        for expected in (1, 0):
+            done = topicctl(daemon, "import", "--from-filechannel", tmp_path / "c", "orders", "--json")
+            assert json.loads(done.stdout)["count"] == expected
+        assert payloads(daemon, "orders") == [b"%d" % number for number in range(12_000)] + [b"more"]
+        missing = topicctl(daemon, "import", "--from-filechannel", tmp_path / "nowhere", "orders")
+        assert (missing.returncode, "no file channel" in missing.stderr) == (4, True)
+        with FileChannel(tmp_path / "big") as channel:
+            channel.sender().send_many([b"fits", bytes(3 << 20)])
+        done = topicctl(daemon, "import", "--from-filechannel", tmp_path / "big", "big")
+        assert (done.returncode, "does not fit" in done.stderr) == (5, True)

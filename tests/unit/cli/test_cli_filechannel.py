@@ -1,0 +1,81 @@
+"""`topicctl filechannel`: what it prints, what it refuses, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.kit import run
+from topicd.filechannel import FileChannel
+from topicd.filechannel.layout import HEADER_BYTES
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Path:
+    with FileChannel(tmp_path / "c", segment_bytes=4096) as made:
+        made.sender().send_many([b"message %d" % number for number in range(1000)])
+        made.receiver("worker", auto_ack=True).recv_many(10)
+    return tmp_path / "c"
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_info_dump_and_verify_change_nothing(channel: Path) -> None:
+    before = files(channel)
+    info = run("filechannel", "info", str(channel))
+    assert info.exit_code == 0
+    assert "worker" in info.stdout and "not synced" in info.stdout
+    body = json.loads(run("filechannel", "info", str(channel), "--json").stdout)
+    assert (body["begin"], body["writer_pid"], body["damage"]) == (0, None, [])
+    assert body["segments"][0]["id"] == 0 and len(body["segments"]) > 3
+    assert body["receivers"][0]["offset"] == 170
+    dump = run("filechannel", "dump", str(channel), "--from", str(body["receivers"][0]["offset"]), "--limit", "2")
+    assert dump.stdout.split() == ["188", "message", "10", "206", "message", "11"]
+    lines = run("filechannel", "dump", str(channel), "--json").stdout.splitlines()
+    assert [json.loads(line)["data"] for line in lines] == [f"message {number}" for number in range(1000)]
+    assert "1,000 messages, 0 damaged ranges" in run("filechannel", "verify", str(channel)).stdout
+    assert files(channel) == before
+
+
+def test_damage_is_named_and_an_exit_code(channel: Path) -> None:
+    path = channel / "segment.1"
+    raw = bytearray(path.read_bytes())
+    raw[HEADER_BYTES + 10] ^= 1
+    path.write_bytes(raw)
+    found = run("filechannel", "verify", str(channel), "--json")
+    body = json.loads(found.stdout)
+    assert (found.exit_code, body["messages"], len(body["damage"])) == (1, 999, 1)
+    dump = run("filechannel", "dump", str(channel))
+    assert dump.exit_code == 1 and "damage: offsets" in dump.stderr
+    (channel / "offset.worker").write_bytes(b"nothing")
+    assert json.loads(run("filechannel", "verify", str(channel), "--json").stdout)["damaged_slots"] == {"worker": 2}
+    assert "damaged" in run("filechannel", "info", str(channel)).stdout
+
+
+def test_tail_prints_and_leaves_no_trace(channel: Path) -> None:
+    found = run("filechannel", "tail", str(channel), "--all", "--idle", "0.1")
+    assert found.stdout.splitlines()[-1].split() == [found.stdout.splitlines()[-1].split()[0], "message", "999"]
+    assert not [name for name in os.listdir(channel) if "tail" in name]
+    assert run("filechannel", "tail", str(channel), "--idle", "0.05").stdout == ""
+
+
+def test_compact_compresses_and_is_refused_beside_a_writer(channel: Path) -> None:
+    with FileChannel(channel, segment_bytes=4096):
+        refused = run("filechannel", "compact", str(channel))
+        assert (refused.exit_code, str(os.getpid()) in refused.stderr) == (5, True)
+    body = json.loads(run("filechannel", "compact", str(channel), "--json").stdout)
+    assert body["compressed"] > 2 and body["bytes_after"] < body["bytes_before"]
+    assert run("filechannel", "verify", str(channel)).exit_code == 0
+    assert json.loads(run("filechannel", "compact", str(channel), "--json").stdout)["compressed"] == 0
+
+
+@pytest.mark.parametrize("verb", ["info", "dump", "verify", "tail", "compact"])
+def test_a_directory_without_a_channel_is_not_found(tmp_path: Path, verb: str) -> None:
+    found = run("filechannel", verb, str(tmp_path))
+    assert (found.exit_code, "no file channel" in found.stderr) == (4, True)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,127 @@
+"""Whole files in memory: what the disk does not give is zero, is named, and costs no more than its page."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.fakedisk import FakeDisk
+from tests.support.faultfs import FaultFs
+from topicd.disk.fs import RealFs
+from topicd.disk.interface import File
+from topicd.disk.loading import PAGE, BadRange, load, load_file
+
+ROOT = Path(__file__).resolve().parents[3]
+FILE = Path("/f")
+PAGES = 600  # more than two pieces
+CONTENT = os.urandom(PAGES * PAGE + 100)
+
+
+@pytest.fixture
+def disk() -> FakeDisk:
+    disk = FakeDisk()
+    disk.open(FILE, write=True, create=True).pwrite([CONTENT], 0)
+    return disk
+
+
+def zeroed(*pages: int) -> bytes:
+    content = bytearray(CONTENT)
+    for page in pages:
+        content[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+    return bytes(content)
+
+
+def test_a_file_is_loaded_as_it_is(disk: FakeDisk) -> None:
+    found = load_file(disk, FILE)
+    assert (bytes(found.view), found.bad, found.problem) == (CONTENT, [], "")
+    assert found.view.readonly
+    part = load(disk.open(FILE), 5_000, 9_000)
+    assert (bytes(part.view), part.bad) == (CONTENT[5_000:9_000], [])
+    beyond = load(disk.open(FILE), len(CONTENT) - 10, len(CONTENT) + 10)
+    assert bytes(beyond.view) == CONTENT[-10:]
+    assert len(load(disk.open(FILE), 7, 7).view) == 0
+
+
+def test_a_bad_sector_costs_its_page_and_neighbours_are_one_place(disk: FakeDisk) -> None:
+    for page in (3, 300, 301):
+        disk.spoil(FILE, page * PAGE + 17, page * PAGE + 18)
+    found = load_file(disk, FILE)
+    assert bytes(found.view) == zeroed(3, 300, 301)
+    assert found.bad == [
+        BadRange(3 * PAGE, 4 * PAGE, errno.EIO),
+        BadRange(300 * PAGE, 302 * PAGE, errno.EIO),
+    ]
+    assert str(found.bad[0]) == "bytes 12288 to 16383 cannot be read (Input/output error)"
+    assert found.touches(4 * PAGE - 1, 4 * PAGE) and not found.touches(4 * PAGE, 300 * PAGE)
+
+
+def test_pages_are_those_of_the_file_wherever_the_reading_begins(disk: FakeDisk) -> None:
+    disk.spoil(FILE, 2 * PAGE, 3 * PAGE)
+    found = load(disk.open(FILE), PAGE + 100, 4 * PAGE)
+    assert bytes(found.view) == zeroed(2)[PAGE + 100 : 4 * PAGE]
+    assert found.bad == [BadRange(2 * PAGE, 3 * PAGE, errno.EIO)]
+
+
+def test_a_read_that_fails_once_is_repeated(disk: FakeDisk) -> None:
+    fs = FaultFs(disk, 2, reads=True)  # behind open
+    found = load_file(fs, FILE)
+    assert (fs.failures, bytes(found.view), found.bad) == (1, CONTENT, [])
+
+
+def test_a_disk_that_gives_nothing_is_not_asked_for_every_page(disk: FakeDisk) -> None:
+    disk.spoil(FILE, 0, len(CONTENT))
+    fs = FaultFs(disk, reads=True)
+    found = load_file(fs, FILE)
+    assert found.bad == [BadRange(0, len(CONTENT), errno.EIO)]
+    assert bytes(found.view) == bytes(len(CONTENT))
+    assert fs.count < 80
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM, errno.EISDIR, errno.EACCES])
+def test_what_says_nothing_about_the_bytes_is_raised(disk: FakeDisk, code: int) -> None:
+    for number in (1, 2):
+        with pytest.raises(OSError) as caught:
+            load_file(FaultFs(disk, number, code, reads=True), FILE)
+        assert caught.value.errno == code
+
+
+@pytest.mark.fault("RDF-06")
+def test_a_file_that_is_cut_off_while_it_is_read_is_shorter(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(CONTENT)
+    real = RealFs().open(path)
+
+    class Cutting:
+        """Whoever reads it for the second time finds it cut off."""
+
+        reads = 0
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+        def read_into(self, target: memoryview, offset: int) -> int:
+            self.reads += 1
+            if self.reads == 2:
+                os.truncate(path, 300 * PAGE + 7)
+            return real.read_into(target, offset)
+
+    file: File = Cutting()  # type: ignore[assignment]
+    found = load(file)
+    assert (bytes(found.view), found.bad) == (CONTENT[: 300 * PAGE + 7], [])
+
+
+def test_no_module_maps_a_file() -> None:
+    """A map is SIGBUS where a read is an error. Shared memory is mapped, and memory of no file at all."""
+    allowed = {"ipc/shm.py", "topicd/disk/loading.py", "topicd/_native/interface.py"}
+    mapping = set()
+    for folder in ("topicd", "ipc", "shards", "cli"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+                if "mmap" in names or (isinstance(node, ast.ImportFrom) and node.module == "mmap"):
+                    mapping.add(str(path.relative_to(ROOT)))
+    assert {name for name in mapping if not name.startswith(("topicd/ipc/", "topicd/shards/"))} == allowed

@@ -1,0 +1,109 @@
+"""The file channel's safeguards, taken away one at a time by tests/mutants.py: (name, file, old, new)."""
+
+from __future__ import annotations
+
+HERE = "topicd/filechannel"
+MUTANTS = [
+    (
+        "filechannel: sends are not synced",
+        f"{HERE}/writer.py",
+        "            try:\n                active.file.sync_data()\n            except",
+        "            try:\n                pass\n            except",
+    ),
+    (
+        "filechannel: a new segment's name is not durable",
+        f"{HERE}/active.py",
+        "            file.sync()\n            fs.sync_dir(directory)\n",
+        "            file.sync()\n",
+    ),
+    (
+        "filechannel: a sealed segment is not synced",
+        f"{HERE}/writer.py",
+        "                if self._settings.is_synced:\n                    active.file.sync_data()\n",
+        "",
+    ),
+    (
+        "filechannel: after a failed sync the bytes are believed",
+        f"{HERE}/repair.py",
+        "            file.pwrite([data], position)\n",
+        "",
+    ),
+    (
+        "filechannel: offsets are not synced before segments go",
+        f"{HERE}/collector.py",
+        "                self._sync_positions()\n",
+        "",
+    ),
+    (
+        "filechannel: segments go in any order",
+        f"{HERE}/collector.py",
+        "            self._place.fs.sync_dir(directory)\n            self.sealed",
+        "            self.sealed",
+    ),
+    (
+        "filechannel: a receiver that cannot say where it is holds nothing",
+        f"{HERE}/collector.py",
+        "return min(known) if known and len(known) == len(positions) else None",
+        "return min(known) if known else None",
+    ),
+    (
+        "filechannel: the packed name is not durable before the plain one goes",
+        f"{HERE}/collector.py",
+        "            fs.sync_dir(directory)\n            fs.unlink",
+        "            fs.unlink",
+    ),
+    (
+        "filechannel: the plain file goes before the packed one is there",
+        f"{HERE}/collector.py",
+        "            # The packed name first, durably: at every moment one of the two is there.\n",
+        "            fs.unlink(segment_path(directory, segment.segment_id), missing_ok=True)\n",
+    ),
+    (
+        "filechannel: dropping leaves no word",
+        f"{HERE}/collector.py",
+        "            self._note_dropped(oldest.end)\n",
+        "",
+    ),
+    (
+        "filechannel: one slot for an offset",
+        f"{HERE}/offsets.py",
+        "SLOTS_AT[generation & 1]\n",
+        "SLOTS_AT[0]\n",
+    ),
+    (
+        "filechannel: damage with messages behind it is cut",
+        f"{HERE}/survey.py",
+        "        behind = next_good(view, at, size)\n",
+        "        behind = size\n",
+    ),
+    (
+        "filechannel: a hole that was never written is damage",
+        f"{HERE}/survey.py",
+        "        if behind < size and last.synced and unwritten:\n",
+        "        if False:\n",
+    ),
+    (
+        "filechannel: the page of another boot is believed",
+        f"{HERE}/page.py",
+        "return self._memory[:8] == _MAGIC and self._memory[8 : 8 + _IDENTITY.size] == self._identity()",
+        "return self._memory[:8] == _MAGIC",
+    ),
+    (
+        "filechannel: a cut-off write stays behind the end",
+        f"{HERE}/survey.py",
+        "        if believed:\n            return good, False\n",
+        "",
+    ),
+    (
+        "filechannel: receivers see what is not synced",
+        f"{HERE}/writer.py",
+        '        if self._mode != "fsync":\n            self._place.page.publish(end + size)\n',
+        "        self._place.page.publish(end + size)\n",
+    ),
+    (
+        "filechannel: closing wakes nobody",
+        f"{HERE}/receiver.py",
+        "        self.wake()\n        self._on_close",
+        "        self._on_close",
+    ),
+]

@@ -1,0 +1,12 @@
+/* What the files of the file channel share. The layout of a message is in messages.c. */
+#ifndef TOPICD_CHANNEL_H
+#define TOPICD_CHANNEL_H
+
+#include "core.h"
+
+/* Stores the value, then wakes those that sleep on the signal. (futex.c) */
+void publish_word(uint64_t *value, uint64_t what, uint32_t *word);
+/* An aligned place of `size` bytes inside the view; false with an exception set. (futex.c) */
+bool take_place(PyObject *offset, const Py_buffer *view, uint64_t size, void **out);
+
+#endif

@@ -1,0 +1,77 @@
+"""How a channel is opened: every choice with its default and its bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypedDict, get_args
+
+from topicd.errors import InvalidRequest
+from topicd.limits import KIB, MIB
+
+Durability = Literal["buffered", "os", "fsync"]
+Full = Literal["block", "refuse", "drop_oldest"]
+
+SEGMENT_BYTES = 64 * MIB
+SEGMENT_MIN = 4 * KIB
+FLUSH_INTERVAL_S = 0.0001
+FLUSH_MIN_S = 0.000001
+MAX_BYTES_MIN = 4 * SEGMENT_MIN
+MAX_UNACKED = 100_000
+
+
+class Options(TypedDict, total=False):
+    writer: bool
+    durability: Durability
+    segment_bytes: int
+    max_bytes: int | None
+    full: Full
+    compress: bool
+    flush_interval: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    writer: bool = True  # False: receivers only, beside a writer in another process
+    # buffered: a kill loses what was sent in the last flush_interval; os: survives the process; fsync: the power.
+    durability: Durability = "os"
+    segment_bytes: int = SEGMENT_BYTES  # a file is cut before the first message behind this
+    max_bytes: int | None = None  # of all segments together
+    full: Full = "block"  # what a send does when they are reached
+    compress: bool = False  # sealed segments, except the newest of them
+    flush_interval: float = FLUSH_INTERVAL_S  # seconds, of buffered
+
+    def __post_init__(self) -> None:
+        _one_of("durability", self.durability, get_args(Durability))
+        _one_of("full", self.full, get_args(Full))
+        _at_least("segment_bytes", self.segment_bytes, SEGMENT_MIN)
+        _at_least("flush_interval", self.flush_interval, FLUSH_MIN_S)
+        if self.max_bytes is not None:
+            _at_least("max_bytes", self.max_bytes, MAX_BYTES_MIN)
+
+    @property
+    def cut_bytes(self) -> int:
+        """A bounded channel needs several files: only whole ones can be given back."""
+        if self.max_bytes is None:
+            return self.segment_bytes
+        return min(self.segment_bytes, self.max_bytes // 4)
+
+    @property
+    def is_synced(self) -> bool:
+        return self.durability == "fsync"
+
+
+def settings_of(options: dict[str, Any]) -> Settings:
+    known = {field.name for field in fields(Settings)}
+    if unknown := sorted(options.keys() - known):
+        raise InvalidRequest(f"unknown option {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    return Settings(**options)
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidRequest(f"{name} is {value!r}; it may be {', '.join(allowed)}")
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+        raise InvalidRequest(f"{name} is {value!r}; it must be at least {least:g}")
