@@ -16,7 +16,9 @@ from topicd.spark.pipelines.report import Report
 
 
 def state(*, head: int, count: int, floor: int = 1, earliest: int = 1) -> TopicState:
-    return TopicState("orders", 7, head, earliest, head + 1, floor, count, 0, None, None, 0.0, TopicConfig())
+    return TopicState(
+        "orders", 7, head, earliest, head + 1, floor, count, 0, None, None, 0.0, TopicConfig(), head, 0, []
+    )
 
 
 def accounted(before: TopicState, after: TopicState, *seen: Seen) -> dict[str, Any]:
