@@ -214,7 +214,8 @@ MUTANTS = [
         "snapshot: old ones go first",
         "shards/storage/snapshot.py",
         "        self._write(number, body)\n",
-        "        self._prune({number, self._newest_good} if number < 3 else {number})\n        self._write(number, body)\n",
+        "        self._prune({number, self._newest_good} if number < 3 else {number})\n"
+        "        self._write(number, body)\n",
     ),
     Mutant(
         "snapshot: directory's name not synced",
