@@ -76,7 +76,8 @@ class Pings:
 
 class Scale:
     def __init__(self, root: Path, topics: int) -> None:
-        self.daemon = Daemon(root, wal_shards=1, delivery_shards=1, max_topics=max(topics, 100_000))
+        settings = {"wal_shards": 1, "delivery_shards": 1, "max_topics": max(topics, 100_000), "stop_timeout_s": 120}
+        self.daemon = Daemon(root, **settings)
         self.names = [f"scale.{number:06d}" for number in range(topics)]
         self.bars: list[Bar] = []
         self.ids: list[int] = []

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.delivery.desk import Desk
 from topicd.ipc import shm
+from topicd.shards.delivery import slices
 
 
 @pytest.fixture
@@ -37,3 +38,9 @@ def open_desk(instance: str) -> Iterator[Callable[..., Desk]]:
 @pytest.fixture
 def desk(open_desk: Callable[..., Desk]) -> Desk:
     return open_desk()
+
+
+@pytest.fixture(autouse=True)
+def whole_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long work is done in one piece, however busy the machine is; who tests the pieces says how long they are."""
+    monkeypatch.setattr(slices, "SLICE_S", 60.0)

@@ -8,10 +8,16 @@ import time
 import pytest
 
 from topicd.shards.delivery import slices
-from topicd.shards.delivery.slices import SLICE_S, in_slices, spread
+from topicd.shards.delivery.slices import in_slices, spread
 
 
-def test_short_work_is_done_in_one_piece() -> None:
+@pytest.fixture(autouse=True)
+def true_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.004)
+
+
+def test_short_work_is_done_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 60.0)
     done: list[int] = []
     assert list(in_slices(range(10), done.append)) == []
     assert done == list(range(10))
@@ -21,7 +27,7 @@ def test_long_work_yields_when_a_slice_is_used_up() -> None:
     done: list[int] = []
 
     def slow(number: int) -> None:
-        time.sleep(SLICE_S * 1.5)
+        time.sleep(slices.SLICE_S * 1.5)
         done.append(number)
 
     seen = [list(done) for _ in in_slices(range(3), slow)]

@@ -203,7 +203,7 @@ def test_a_token_writes_and_copies_only_what_it_may(
         desk.write(one, [b"x"])
     line.session.rights = Rights("token", frozenset(scopes), prefixes)
     if source is None:
-        line.send(Op.APPEND, append_body(topic.id, [b"y"]))
+        line.send(Op.APPEND, append_body(topic.id, [b"y"], producer=7, number=1))
     else:
         body = APPEND.pack(topic.id, 0, 0, 1) + COPIED.pack(topics[source].id, 0, 1)
         line.send(Op.APPEND, body, FLAG_COPY)
