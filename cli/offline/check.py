@@ -240,8 +240,9 @@ def _check_label(offline: Offline, topic_id: int, checked: Checked) -> str | Non
     except FileNotFoundError:
         return None
     except (FormatError, OSError) as exc:
-        # A loss of power may tear it; of a topic that is known it tells nothing new.
-        severity = NOTE if topic_id in checked.names.by_id else DAMAGE
+        # A loss of power may tear it, and of a topic that is known it tells nothing new. Not so a disk that refuses.
+        torn = isinstance(exc, FormatError) and topic_id in checked.names.by_id
+        severity = NOTE if torn else DAMAGE
         checked.findings.append(Finding(severity, directory / paths.TOPIC_NAME_FILE, f"cannot be read: {exc}"))
         checked.bad_labels.append(topic_id)
         return None

@@ -213,8 +213,9 @@ MUTANTS = [
     Mutant(
         "snapshot: old ones go first",
         "shards/storage/snapshot.py",
-        "        envelope.save(self._fs",
-        "        self._prune({number, self._newest_good} if number < 3 else {number})\n        envelope.save(self._fs",
+        "        self._write(number, body)\n",
+        "        self._prune({number, self._newest_good} if number < 3 else {number})\n"
+        "        self._write(number, body)\n",
     ),
     Mutant(
         "snapshot: directory's name not synced",
