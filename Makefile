@@ -1,7 +1,7 @@
 # topicd: `make run` starts the daemon on ./var, `make test` proves that it works. Both set everything up first.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: compare run test quick unit lint fmt docs bench bench-deps faults crash crash-filechannel restarts mutants fuzz scale clean setup
+.PHONY: compare run test quick unit lint fmt docs bench bench-deps faults crash corrupt crash-filechannel restarts mutants fuzz scale clean setup
 
 PYTHON ?= python3
 VENV   := .venv
@@ -80,6 +80,10 @@ faults: setup
 # A real daemon, random SIGKILL, an oracle of what was acknowledged.
 crash: setup
 	$(BIN)/python -m tests.crash --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# Random damage to a data directory; start, fsck and repair against an oracle.
+corrupt: setup
+	$(BIN)/python -m tests.corrupt --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 # The file channel: every call crashed and failed, races in full length, writers and readers killed.
 crash-filechannel: setup

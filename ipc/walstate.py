@@ -9,6 +9,9 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from topicd.ipc.slots import Slots
+from topicd.paths import wal_state_shm
+
 _FIXED = struct.Struct("<QQQI")
 
 
@@ -27,3 +30,15 @@ class WalState(NamedTuple):
 def pack_state(lsn: int, first_lsn: int, synced_lsn: int, written: Sequence[int]) -> bytes:
     rings = len(written)
     return struct.pack(f"<QQQI{rings}Q", lsn, first_lsn, synced_lsn, rings, *written)
+
+
+def read_states(instance: str, wal_shards: int) -> dict[int, WalState]:
+    """What each WAL shard of a running daemon says now; one that has not said anything is left out."""
+    found = {}
+    for shard in range(wal_shards):
+        page = Slots.attach(wal_state_shm(instance, shard), instance)
+        payload = page.read()
+        page.close()
+        if payload is not None:
+            found[shard] = WalState.unpack(payload)
+    return found

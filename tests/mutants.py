@@ -309,7 +309,7 @@ MUTANTS = [
     Mutant(
         "dedupe: not rebuilt from the log",
         "shards/delivery/starting/replay.py",
-        "                topic.producers.replay_batch(mark.producer_id, mark.batch_no, mark.first_seq, mark.count)\n",
+        "                _stored(topic, mark.producer_id, mark.batch_no, mark.first_seq, mark.count)\n",
         "                pass\n",
         sweep("append", "kill"),
     ),

@@ -41,6 +41,7 @@ WAL = {
     "bytes": Metric("wal_bytes_total", "counter", "bytes written"),
     "syncs": Metric("wal_syncs_total", "counter", "fdatasync calls"),
     "failures": Metric("wal_failures_total", "counter", "failed writes and syncs"),
+    "damage": Metric("wal_damaged_places", "gauge", "places of its log that the start could not read"),
     "rotations": Metric("wal_rotations_total", "counter", "files finished"),
     "read_only": Metric("wal_read_only_errno", "gauge", "0, or the error after which it takes no writes"),
     "lsn": Metric("wal_lsn", "gauge", "end of the log"),
@@ -65,6 +66,7 @@ DELIVERY = {
     "checkpoints": Metric("checkpoints_total", "counter", "checkpoints done"),
     "checkpoint_failures": Metric("checkpoint_failures_total", "counter", "checkpoints that failed"),
     "snapshots": Metric("snapshots_total", "counter", "metadata snapshots written"),
+    "snapshot_failing": Metric("snapshot_failing", "gauge", "1 while snapshots fail, so that the WAL keeps growing"),
     "loop_lag_ms": Metric("loop_lag_seconds", "gauge", "delay of its event loop", 0.001),
     "damage": Metric("damaged_places", "gauge", "places found that cannot be read"),
 }

@@ -12,6 +12,7 @@ _WAL_FILE = re.compile(r"wal-([0-9a-f]{16})\.log")
 _SPARE_FILE = re.compile(r"spare-(\d+)\.log")
 _SHARD_DIR = re.compile(r"shard-(\d{2,})")
 _SNAPSHOT = re.compile(r"snapshot-(\d+)\.bin")
+_SNAPSHOT_PART = re.compile(r"snapshot-(\d+)\.part-(\d+)\.bin")
 _TOPIC_DIR = re.compile(r"([0-9a-f]{16})(\.deleted)?")
 _SEGMENT = re.compile(r"seg-(\d{20})\.(data|idx|tags|del|cut)")
 
@@ -56,6 +57,9 @@ class DataDir(NamedTuple):
     @property
     def quarantine(self) -> Path:
         return self.root / "quarantine"
+
+
+TOPIC_NAME_FILE = "topic.bin"  # in each topic's directory: whose it is
 
 
 class RunDir(NamedTuple):
@@ -111,6 +115,16 @@ def snapshot_name(number: int) -> str:
 
 def parse_snapshot(name: str) -> int | None:
     m = _SNAPSHOT.fullmatch(name)
+    return int(m.group(1)) if m else None
+
+
+def snapshot_part_name(number: int, part: int) -> str:
+    return f"snapshot-{number}.part-{part}.bin"
+
+
+def parse_snapshot_part(name: str) -> int | None:
+    """The number of the snapshot that it is a part of."""
+    m = _SNAPSHOT_PART.fullmatch(name)
     return int(m.group(1)) if m else None
 
 

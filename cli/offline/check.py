@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from topicd import paths
 from topicd.cli.offline.data_dir import Names, Offline, read_names, scan_past
-from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, check_segment
+from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, check_record, check_segment
 from topicd.disk import envelope, identity
 from topicd.disk.fs import TMP_SUFFIX, Fs
 from topicd.errors import FormatError, TopicdError
@@ -18,7 +18,10 @@ from topicd.shards.storage import snapshot
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import places
 from topicd.shards.storage.segment.names import DATA
-from topicd.shards.storage.walfile import LogReader, WalDamage, WalFile, find_end, list_files, lsn_at
+from topicd.shards.storage.segment.settle_marks import DeadOnRecord
+from topicd.shards.storage.topic_entry import dead_on_record
+from topicd.shards.storage.topic_label import read_label
+from topicd.shards.storage.walfile import LogReader, WalDamage, WalFile, find_end, list_files, lsn_at, missing_part
 
 UNKNOWN = "unknown"  # a file that topicd did not make
 # Other stores keep their own files below these.
@@ -49,6 +52,7 @@ class WalReport:
     frames: int = 0
     end_lsn: int = 0
     damage: list[WalDamage] = field(default_factory=list)
+    unknown: list[WalFile] = field(default_factory=list)  # that hold no group at all
 
 
 @dataclass
@@ -57,6 +61,7 @@ class Checked:
     segments: list[SegmentReport] = field(default_factory=list)
     wal: list[WalReport] = field(default_factory=list)
     bad_snapshots: list[Path] = field(default_factory=list)
+    bad_labels: list[int] = field(default_factory=list)  # topics whose label is not theirs, or cannot be read
     names: Names = field(default_factory=Names)
     topics: int = 0
 
@@ -85,7 +90,12 @@ def check_here(fs: Fs, jobs: list[SegmentJob], advance: Advance) -> list[Segment
     """One after the other, in this process."""
     reports: list[SegmentReport] = []
     for job in jobs:
-        reports.append(check_segment(fs, job.directory, job.first, set(job.parts), job.following))
+        try:
+            report = check_segment(fs, job.directory, job.first, set(job.parts), job.following)
+        except OSError as exc:
+            report = SegmentReport(job.directory, job.first, set(job.parts), unread=True)
+            report.note(DAMAGE, DATA, f"cannot be read: {exc}")
+        reports.append(report)
         advance(reports[-1].data_bytes)
     return reports
 
@@ -96,14 +106,14 @@ def check_all(offline: Offline, advance: Advance = lambda amount: None, check: C
     seed = offline.format.wal_seed  # an error here ends it: without FORMAT nothing can be told
     _check_identity(offline, checked)
     _check_snapshots(offline, checked)
-    for shard in offline.wal_shards():
-        report = check_wal(offline, shard, seed, checked.findings)
-        checked.wal.append(report)
-        advance(sum(offline.fs.size(file.path) for file in report.files))
     try:
         checked.names = read_names(offline)
-    except (TopicdError, KeyError, TypeError, ValueError) as exc:
+    except (OSError, TopicdError, KeyError, TypeError, ValueError) as exc:
         checked.findings.append(Finding(DAMAGE, offline.data.meta, f"the snapshots cannot be understood: {exc}"))
+    for shard in sorted({*offline.wal_shards(), *checked.names.logs}):
+        report = check_wal(offline, shard, seed, checked.findings, checked.names.logs.get(shard))
+        checked.wal.append(report)
+        advance(sum(offline.fs.size(file.path) for file in report.files))
     jobs = {topic_id: segment_jobs(offline, topic_id) for topic_id in offline.topic_ids()}
     reports = iter(check(offline.fs, [job for row in jobs.values() for job in row], advance))
     for topic_id, row in jobs.items():
@@ -132,7 +142,7 @@ def _check_snapshots(offline: Offline, checked: Checked) -> None:
         for number in snapshot.SnapshotStore(offline.fs, directory).numbers():
             path = directory / paths.snapshot_name(number)
             try:
-                envelope.load(offline.fs, path, snapshot.MAGIC, snapshot.VERSION)
+                snapshot.load_snapshot(offline.fs, path)
             except FormatError as exc:
                 checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.message}"))
                 if exc.detail.get("what") != "version":
@@ -142,7 +152,10 @@ def _check_snapshots(offline: Offline, checked: Checked) -> None:
                 checked.bad_snapshots.append(path)
 
 
-def check_wal(offline: Offline, shard: int, seed: int, findings: list[Finding]) -> WalReport:
+def check_wal(
+    offline: Offline, shard: int, seed: int, findings: list[Finding], durable_lsn: int | None = None
+) -> WalReport:
+    """durable_lsn: so far it was durable, by the newest snapshots."""
     fs, directory = offline.fs, offline.data.wal_shard(shard)
     report = WalReport(shard, directory, list_files(fs, directory))
     end = find_end(fs, directory, seed)
@@ -157,6 +170,10 @@ def check_wal(offline: Offline, shard: int, seed: int, findings: list[Finding]) 
                 first, last = lsn_at(group, start), lsn_at(group, stop) - 1
                 report.damage.append(WalDamage(chunk.path, first, last, f"bad frame ({problem})"))
     report.damage += reader.end.damage
+    report.unknown = end.unknown
+    missing = missing_part(directory, end, durable_lsn)
+    if missing is not None and not end.unknown:
+        findings.append(Finding(DAMAGE, missing.path, f"{missing.what} LSN {missing.first_lsn} to {missing.last_lsn}"))
     for damage in report.damage:
         what = f"{damage.what}, LSN {damage.first_lsn} to {damage.last_lsn}"
         findings.append(Finding(DAMAGE, damage.path, what))
@@ -176,8 +193,10 @@ def segment_jobs(offline: Offline, topic_id: int) -> list[SegmentJob]:
 def jobs_in(fs: Fs, directory: Path) -> list[SegmentJob]:
     found = places.list_segments(fs, directory)
     firsts = list(found)
-    followings = [*firsts[1:], None]
-    return [SegmentJob(directory, a, frozenset(found[a]), b) for a, b in zip(firsts, followings, strict=True)]
+    return [
+        SegmentJob(directory, first, frozenset(found[first]), firsts[number] if number < len(firsts) else None)
+        for number, first in enumerate(firsts, 1)
+    ]
 
 
 def check_topic(
@@ -192,13 +211,47 @@ def _settle_topic(
 ) -> list[SegmentReport]:
     """What the segments say of each other, beside what each says of itself."""
     directory = offline.data.topic(topic_id)
+    dead = _dead_on_record(checked.names.entries.get(topic_id))
     for report in reports:
+        if not report.unread and not report.foreign:
+            check_record(offline.fs, report, dead.get(report.first_seq))
         checked.findings += report.findings
     _check_neighbours(checked, topic_id, directory, [r for r in reports if r.count])
+    name = _check_label(offline, topic_id, checked)
     if topic_id not in checked.names.by_id and reports:
         what = "belongs to no topic that snapshots or WAL know"
-        checked.findings.append(Finding(NOTE, directory, what))
+        if checked.names.is_gone(topic_id, name):
+            checked.findings.append(Finding(NOTE, directory, f"{what}: it was deleted"))
+        else:
+            then = "the next start cannot tell whose it is" if name is None else f"the next start adopts it as {name}"
+            checked.findings.append(Finding(DAMAGE, directory, f"{what}; {then}"))
     return reports
+
+
+def _dead_on_record(entry: dict[str, Any] | None) -> dict[int, DeadOnRecord]:
+    return (dead_on_record(entry) or {}) if entry is not None else {}
+
+
+def _check_label(offline: Offline, topic_id: int, checked: Checked) -> str | None:
+    """The name that the directory itself says; None if it says none, as those of earlier versions."""
+    directory = offline.data.topic(topic_id)
+    try:
+        label = read_label(offline.fs, directory)
+    except FileNotFoundError:
+        return None
+    except (FormatError, OSError) as exc:
+        # A loss of power may tear it; of a topic that is known it tells nothing new.
+        severity = NOTE if topic_id in checked.names.by_id else DAMAGE
+        checked.findings.append(Finding(severity, directory / paths.TOPIC_NAME_FILE, f"cannot be read: {exc}"))
+        checked.bad_labels.append(topic_id)
+        return None
+    known = checked.names.by_id.get(topic_id, label.name)
+    if (label.id, label.name) != (topic_id, known):
+        what = f"is the label of topic {label.name}, id {paths.topic_dir_name(label.id)}"
+        checked.findings.append(Finding(DAMAGE, directory / paths.TOPIC_NAME_FILE, what))
+        checked.bad_labels.append(topic_id)
+        return None
+    return label.name
 
 
 def _check_neighbours(checked: Checked, topic_id: int, directory: Path, reports: list[SegmentReport]) -> None:
@@ -235,15 +288,21 @@ def _strangers(offline: Offline) -> Iterator[Path]:
         (data.wal, lambda name: paths.parse_shard_dir(name) is not None),
         (data.topics, lambda name: paths.parse_topic_dir(name) is not None),
     ]
-    tests += [
-        (data.snapshots(n), lambda name: paths.parse_snapshot(name) is not None) for n in offline.snapshot_shards()
-    ]
+    tests += [(data.snapshots(n), _is_snapshot_name) for n in offline.snapshot_shards()]
     tests += [(data.wal_shard(n), _is_wal_name) for n in offline.wal_shards()]
-    tests += [(data.topic(n), places.is_segment_name) for n in offline.topic_ids()]
+    tests += [(data.topic(n), _is_topic_file) for n in offline.topic_ids()]
     for directory, ours in tests:
         for name in sorted(fs.listdir(directory)):
             if not ours(name.removesuffix(TMP_SUFFIX)):
                 yield directory / name
+
+
+def _is_topic_file(name: str) -> bool:
+    return name == paths.TOPIC_NAME_FILE or places.is_segment_name(name)
+
+
+def _is_snapshot_name(name: str) -> bool:
+    return paths.parse_snapshot(name) is not None or paths.parse_snapshot_part(name) is not None
 
 
 def _is_wal_name(name: str) -> bool:

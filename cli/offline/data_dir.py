@@ -22,7 +22,7 @@ from topicd.frames import FrameType, control_body
 from topicd.paths import DataDir
 from topicd.placement import delivery_shard
 from topicd.shards.storage.segment.reindex import next_frame
-from topicd.shards.storage.snapshot import SnapshotStore
+from topicd.shards.storage.snapshot import Settled, SnapshotStore, logs_on_record
 from topicd.shards.storage.walfile import Group, LogReader, scan_group
 
 
@@ -89,6 +89,16 @@ class Names:
     by_id: dict[int, str] = field(default_factory=dict)
     entries: dict[int, dict[str, Any]] = field(default_factory=dict)  # of the newest snapshots
     deleted: set[int] = field(default_factory=set)
+    settled: list[Settled] = field(default_factory=list)
+    logs: dict[int, int] = field(default_factory=dict)  # by WAL shard: so far its log was durable
+
+    def is_gone(self, topic_id: int, name: str | None) -> bool:
+        """Was it deleted, so that what lies in its directory is on its way out? name: by its label, if it has one."""
+        if topic_id in self.deleted:
+            return True
+        if name is not None:
+            return any(settled.covers(name, topic_id) for settled in self.settled)
+        return any(topic_id < settled.below for settled in self.settled)
 
     def show(self, topic_id: int) -> str:
         return self.by_id.get(topic_id) or paths.topic_dir_name(topic_id)
@@ -106,8 +116,11 @@ class Names:
 
 def read_names(offline: Offline) -> Names:
     names = Names()
-    for body in newest_snapshots(offline):
+    bodies = newest_snapshots(offline)
+    names.logs = logs_on_record(bodies)
+    for body in bodies:
         shards, index = int(body["shards"]), int(body["shard"])
+        names.settled.append(Settled(shards, index, int(body.get("settled_below", 0))))
         # A later snapshot is the last word on the names of its partition.
         for topic_id, name in list(names.by_id.items()):
             if delivery_shard(name, shards) == index:

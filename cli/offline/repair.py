@@ -1,7 +1,5 @@
 """What fsck may mend. Promise: no readable record is discarded; every byte that cannot be read, and every
 derived file that is replaced, is in quarantine/ durably before anything changes.
-
-quarantine/ repeats the paths of the data directory; a part of a file has its range of bytes in its name.
 """
 
 from __future__ import annotations
@@ -12,67 +10,21 @@ from topicd.cli.offline.check import Checked
 from topicd.cli.offline.data_dir import Offline
 from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, unreadable_parts
 from topicd.disk.fs import replace_file
-from topicd.disk.loading import load_file
+from topicd.paths import TOPIC_NAME_FILE
+from topicd.shards.storage.quarantine import Quarantine
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import pack_marks
 from topicd.shards.storage.segment.index import GONE, flagged
+from topicd.shards.storage.segment.misplaced import bring_back, send_home
 from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
-from topicd.shards.storage.segment.reindex import reindex
+from topicd.shards.storage.segment.reindex import believed_runs, reindex
 from topicd.shards.storage.segment.seal import seal_segment
 from topicd.shards.storage.walfile import WalDamage
 
 
-class Quarantine:
-    def __init__(self, offline: Offline) -> None:
-        self._fs = offline.fs
-        self._root = offline.data.root
-        self._directory = offline.data.quarantine
-
-    def place(self, path: Path, start: int | None = None, end: int | None = None) -> Path:
-        """Where the file, or that part of it, lies or would lie."""
-        place = self._directory / path.relative_to(self._root)
-        return place if start is None else place.with_name(f"{place.name}.{start}-{end}")
-
-    def holds(self, path: Path, start: int, end: int) -> bool:
-        return self._fs.exists(self.place(path, start, end))
-
-    def keep_part(self, path: Path, start: int, end: int) -> Path:
-        return self._store(self.place(path, start, end), load_file(self._fs, path).view[start:end])
-
-    def keep_copy(self, path: Path) -> Path:
-        return self._store(self._free(self.place(path)), load_file(self._fs, path).view)
-
-    def move(self, path: Path) -> Path:
-        target = self._free(self.place(path))
-        self._make(target.parent)
-        self._fs.rename(path, target)
-        self._fs.sync_dir(target.parent)
-        self._fs.sync_dir(path.parent)
-        return target
-
-    def _store(self, target: Path, content: memoryview) -> Path:
-        self._make(target.parent)
-        replace_file(self._fs, target, [content])
-        return target
-
-    def _free(self, target: Path) -> Path:
-        """Never over what an earlier repair put there."""
-        number, free = 1, target
-        while self._fs.exists(free):
-            number += 1
-            free = target.with_name(f"{target.name}.{number}")
-        return free
-
-    def _make(self, directory: Path) -> None:
-        self._fs.mkdir(directory)
-        while directory != self._root:
-            directory = directory.parent
-            self._fs.sync_dir(directory)
-
-
 def settle_known(checked: Checked, offline: Offline) -> None:
     """What an earlier repair has put in quarantine is history, not news."""
-    quarantine = Quarantine(offline)
+    quarantine = Quarantine(offline.fs, offline.data)
     for report in checked.segments:
         if report.rebuild or not report.unreadable:
             continue
@@ -92,15 +44,50 @@ def _downgrade(findings: list[Finding]) -> None:
 
 def repair(checked: Checked, offline: Offline) -> None:
     """Mends what can be mended and says so in the findings."""
-    quarantine = Quarantine(offline)
+    quarantine = Quarantine(offline.fs, offline.data)
     for path in checked.bad_snapshots:
         _say(checked.findings, path, f"moved to {quarantine.move(path)}; the one before it counts")
     for wal in checked.wal:
+        unknown = [file.path for file in wal.unknown]
+        for path in unknown:
+            _say(checked.findings, path, f"moved to {quarantine.move(path)}")
         for damage in wal.damage:
-            _keep_wal(checked.findings, damage, quarantine)
+            if damage.path not in unknown:
+                _keep_wal(checked.findings, damage, quarantine)
+    for topic_id in checked.bad_labels:
+        path = offline.data.topic(topic_id) / TOPIC_NAME_FILE
+        _say(checked.findings, path, f"moved to {quarantine.move(path)}; the next start writes another")
+    _put_in_place(checked, offline, quarantine)
     for report in checked.segments:
-        if report.damaged and not report.foreign:
+        if report.damaged and not report.foreign and not report.unread and report.owner is None:
             _mend(report, offline, quarantine)
+
+
+def _put_in_place(checked: Checked, offline: Offline, quarantine: Quarantine) -> None:
+    """Data files that hold the records of others go where those are missing; the rest of a lost segment makes way."""
+    for report in checked.segments:
+        for part in report.directories:
+            _say(report.findings, report.file(part), f"moved to {quarantine.move(report.file(part))}")
+        if report.owner is not None:
+            kept = send_home(offline.fs, report.directory, report.first_seq, report.owner)
+            _say(report.findings, report.file(DATA), f"moved to {kept}")
+            report.parts.discard(DATA)
+    for report in checked.segments:
+        if DATA in report.parts or report.foreign or report.unread or not report.count:
+            continue
+        if bring_back(offline.fs, report.directory, report.first_seq, report.seal):
+            _say(report.findings, report.file(DATA), "its own records are back from quarantine")
+        elif not report.newest:
+            # Of the newest one a start has to know how far it went.
+            _clear(report, quarantine, {TAGS, IDX, DEL})
+
+
+def _clear(report: SegmentReport, quarantine: Quarantine, parts: set[str]) -> None:
+    for part in sorted(report.parts & parts):
+        quarantine.move(report.file(part))
+        report.parts.discard(part)
+    for part in (DATA, IDX, TAGS, DEL):
+        _say(report.findings, report.file(part), "what is left of the segment is in quarantine")
 
 
 def _keep_wal(findings: list[Finding], damage: WalDamage, quarantine: Quarantine) -> None:
@@ -121,10 +108,16 @@ def _mend(report: SegmentReport, offline: Offline, quarantine: Quarantine) -> No
     for start, end in _unreadable(report, offline):
         kept = quarantine.keep_part(report.file(DATA), start, end)
         _say(report.findings, report.file(DATA), f"unreadable bytes copied to {kept.parent}")
-    if report.bad_marks:
-        quarantine.keep_copy(report.file(DEL))
+    if (report.bad_marks or report.missing_marks) and report.parts:
+        if DEL in report.parts:
+            quarantine.keep_copy(report.file(DEL))
+        report.marks.update(report.missing_marks)
         replace_file(offline.fs, report.file(DEL), [pack_marks(report.first_seq, report.marks)])
-        _say(report.findings, report.file(DEL), "readable marks kept, the old file is in quarantine")
+        _say(
+            report.findings,
+            report.file(DEL),
+            "marks that are known written, the old file is in quarantine",
+        )
     if report.rebuild and DATA in report.parts:
         _rebuild(report, offline, quarantine)
 
@@ -144,6 +137,11 @@ def _end(report: SegmentReport) -> int:
 
 def _rebuild(report: SegmentReport, offline: Offline, quarantine: Quarantine) -> None:
     """Index and seal from the data. Frames that can be believed stay; the others are marked damaged."""
+    view = report.place.load(offline.fs, DATA).view
+    if not any(believed_runs(view, topic_id_of(report.directory))):
+        if not report.newest:
+            _clear(report, quarantine, {DATA, TAGS, IDX, DEL})
+        return
     index = report.place.read_index(offline.fs)
     for part in (IDX, TAGS):
         if part in report.parts:

@@ -7,10 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topicd.disk.fs import Fs
+from topicd.disk.fs import Fs, is_directory
 from topicd.disk.loading import Content
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.frames import core
+from topicd.limits import MAX_SEQ
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import parse_marks
 from topicd.shards.storage.segment.index import (
@@ -23,9 +24,11 @@ from topicd.shards.storage.segment.index import (
     flagged,
     tiled_entries,
 )
+from topicd.shards.storage.segment.misplaced import Owner, stranger
 from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
 from topicd.shards.storage.segment.places import SegmentPlace, resolve
 from topicd.shards.storage.segment.reindex import Rebuilt, reindex
+from topicd.shards.storage.segment.settle_marks import DeadOnRecord, missing_marks, unknown_marks
 from topicd.shards.storage.segment.tags import Seal, TagTable, read_seal
 
 DAMAGE = "damage"  # something that was stored cannot be read or believed
@@ -64,6 +67,11 @@ class SegmentReport:
     rebuild: bool = False  # index and seal shall be made anew from the data
     marks: Ranges = field(default_factory=Ranges)
     bad_marks: bool = False
+    missing_marks: list[tuple[int, int]] = field(default_factory=list)  # that a snapshot has on record
+    directories: list[str] = field(default_factory=list)  # parts in whose place a directory is
+    owner: Owner | None = None  # whose records the data file holds, if they are not the segment's
+    newest: bool = False
+    unread: bool = False  # the disk refused
     foreign: bool = False  # of a version not known here: nobody may touch it
 
     @property
@@ -87,7 +95,9 @@ class SegmentReport:
 
 def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], following: int | None) -> SegmentReport:
     """following: first seq of the next segment, None for the newest."""
-    report = SegmentReport(topic_dir, first, parts)
+    report = SegmentReport(topic_dir, first, parts, newest=following is None)
+    _leave_out_directories(fs, report)
+    parts = report.parts
     if DEL in parts:
         _check_marks(fs, report)
     if DATA not in parts:
@@ -101,6 +111,11 @@ def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], followin
     report.seal = _read_seal(fs, report) if TAGS in parts else None
     if report.foreign:
         return report
+    report.owner = stranger(fs, topic_dir, first, parts, report.seal, following or MAX_SEQ)
+    if report.owner is not None:
+        report.count = report.seal.count if report.seal else tiled_entries(index)
+        report.note(DAMAGE, DATA, f"holds {report.owner}", first, max(report.last_seq, first))
+        return report
     if report.seal is not None:
         _check_sealed(fs, report, report.seal, index, view)
     else:
@@ -109,6 +124,33 @@ def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], followin
         last - a + 1 for a, last in flagged(index, first, GONE)
     )
     return report
+
+
+def _leave_out_directories(fs: Fs, report: SegmentReport) -> None:
+    for part in sorted(report.parts):
+        if is_directory(fs, report.file(part)):
+            report.note(DAMAGE, part, "is a directory")
+            report.directories.append(part)
+    report.parts = set(report.parts) - set(report.directories)
+
+
+def check_record(fs: Fs, report: SegmentReport, record: DeadOnRecord | None) -> None:
+    """Deletion marks against what the newest snapshot has on record."""
+
+    def gone() -> Ranges:
+        if report.seal is not None:
+            return report.seal.gone
+        return Ranges(flagged(report.place.read_index(fs), report.first_seq, GONE))
+
+    report.missing_marks = missing_marks(report.marks, gone, record)
+    count = sum(last - first + 1 for first, last in report.missing_marks)
+    if count:
+        what = f"marks of {count} deleted records are gone; the next start takes them from the snapshot"
+        report.note(DAMAGE, DEL, what)
+    unknown = unknown_marks(report.marks, gone, record)
+    if unknown:
+        what = f"{unknown} deleted records cannot be told from the others: their marks are gone"
+        report.note(DAMAGE, DEL, what, report.first_seq, report.last_seq)
 
 
 def _check_sectors(fs: Fs, report: SegmentReport, part: str) -> Content:
@@ -219,7 +261,7 @@ def _check_marks(fs: Fs, report: SegmentReport) -> None:
 def _without_data(fs: Fs, report: SegmentReport) -> None:
     seal = _read_seal(fs, report) if TAGS in report.parts else None
     count = seal.count if seal else entry_count(report.place.read_index(fs))
-    report.count = count
+    report.count, report.seal = count, seal
     if count:
         report.note(DAMAGE, DATA, "the data file is missing", report.first_seq, report.last_seq)
     else:

@@ -14,9 +14,8 @@ from topicd.cli.offline.data_dir import Offline, open_offline
 from topicd.cli.options import data_dir_option
 from topicd.cli.show.human import count, size
 from topicd.cli.show.render import Column
-from topicd.disk import envelope
 from topicd.errors import FormatError
-from topicd.shards.storage.snapshot import MAGIC, VERSION, SnapshotStore
+from topicd.shards.storage.snapshot import SnapshotStore, load_snapshot
 
 snapshot = Group("snapshot", help="Look at metadata snapshots.", no_args_is_help=True)
 
@@ -131,7 +130,7 @@ def describe(offline: Offline, shard: int, number: int) -> dict[str, Any]:
 
 def _load(offline: Offline, shard: int, number: int) -> dict[str, Any]:
     path = offline.data.snapshots(shard) / paths.snapshot_name(number)
-    body = envelope.load(offline.fs, path, MAGIC, VERSION)
+    body = load_snapshot(offline.fs, path)
     if not isinstance(body, dict) or not {"run", "shard", "shards", "topics"} <= body.keys():
         raise FormatError(f"{path}: is no snapshot of a delivery shard")
     return body

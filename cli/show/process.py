@@ -28,6 +28,8 @@ def troubles(stats: dict[str, Any]) -> list[str]:
         found.append("read-only after a disk failure")
     if stats.get("damage"):
         found.append(f"{stats['damage']} damaged places, run fsck")
+    if stats.get("snapshot_failing"):
+        found.append("snapshots fail, the WAL keeps growing; the log of the process says why")
     return found
 
 

@@ -22,7 +22,7 @@ from topicd.cli.show.render import Column
 def status(app: App) -> int:
     """Show how the daemon and its processes are.
 
-    Exit code 1 unless all of it serves, takes writes and has found no damage.
+    Exit code 1 unless all of it serves, takes writes, has found no damage, and snapshots succeed.
     """
     with app.connect() as client:
         found = client.status()
@@ -49,7 +49,7 @@ COLUMNS = [
 
 
 def healthy(status: dict[str, Any]) -> bool:
-    """All of it serves, takes writes, and has found no damage."""
+    """All of it serves, takes writes, has found no damage, and snapshots succeed."""
     if status.get("state") != "serving":
         return False
     return all(p["state"] == "serving" and not troubles(p.get("stats") or {}) for p in status["processes"])

@@ -21,9 +21,8 @@ from topicd.errors import FormatError
 from topicd.ipc.protocol import unixsock
 from topicd.ipc.ring import RingProducer
 from topicd.ipc.shardboot import WAL
-from topicd.ipc.slots import Slots
-from topicd.ipc.walstate import WalState
-from topicd.paths import ring_shm, wal_state_shm
+from topicd.ipc.walstate import read_states
+from topicd.paths import ring_shm
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.descriptors import DescriptorServer
 from topicd.shards.delivery.sessions.door import Door, listen
@@ -128,14 +127,7 @@ class DeliveryShard:
 
     def _live_ends(self) -> dict[int, int]:
         info = self._shard.boot
-        ends = {}
-        for wal in range(info.wal_shards):
-            page = Slots.attach(wal_state_shm(info.instance, wal), info.instance)
-            payload = page.read()
-            if payload is not None:
-                ends[wal] = WalState.unpack(payload).lsn
-            page.close()
-        return ends
+        return {wal: state.lsn for wal, state in read_states(info.instance, info.wal_shards).items()}
 
     def _progress(self, percent: float, what: str) -> None:
         """Also the heartbeat while recovery runs; asked for often, told seldom."""

@@ -6,6 +6,9 @@ The log must reach back to the predecessor: trim it by what the snapshot before 
 A number is the run of the daemon << 32, plus a count. Another number of shards in the next run deals the names
 anew, so what one shard begins with may be in the snapshots of any: those of earlier runs stay until every shard
 has two of this run.
+
+A body whose topics would make the file too large is written in parts, each a file of its own, and then the snapshot
+that names them by their checksums: it is there with all of them, or it is not there.
 """
 
 from __future__ import annotations
@@ -13,16 +16,74 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgpack
+import xxhash
 
 from topicd import paths
 from topicd.disk import envelope
-from topicd.disk.fs import TMP_SUFFIX, Fs
+from topicd.disk.fs import TMP_SUFFIX, Fs, read_all, replace_file
 from topicd.errors import FormatError
+from topicd.limits import MIB, SMALL_FILE_MAX
+from topicd.placement import delivery_shard
 
 MAGIC = b"TSNP"
 VERSION = 1
+PART_MAGIC = b"TSNQ"
+IN_PARTS = 2  # version of a snapshot whose topics are in parts
+PART_BYTES = 16 * MIB
 _RUN_SHIFT = 32
+
+
+class Settled(NamedTuple):
+    """Of one of so many shards: topics with ids below this are in its snapshot, or gone."""
+
+    shards: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    below: int
+
+    def covers(self, name: str, topic_id: int) -> bool:
+        return topic_id < self.below and delivery_shard(name, self.shards) == self.index
+
+
+def logs_on_record(bodies: list[dict[str, Any]]) -> dict[int, int]:
+    """How far each log was durable, as the newest run's snapshots say: what earlier runs had may be absorbed since."""
+    newest = max((int(body["run"]) for body in bodies), default=0)
+    logs: dict[int, int] = {}
+    for body in bodies:
+        for shard, lsn in body.get("wal", ()) if int(body["run"]) == newest else ():
+            logs[int(shard)] = max(logs.get(int(shard), 0), int(lsn))
+    return logs
+
+
+def load_snapshot(fs: Fs, path: Path) -> Any:
+    """The body, put together if it is in parts. FormatError if a byte of it is wrong or a part is missing."""
+    raw = read_all(fs, path, SMALL_FILE_MAX)
+    if envelope.version_of(raw) != IN_PARTS:
+        return envelope.unpack(path, MAGIC, VERSION, raw)
+    body = envelope.unpack(path, MAGIC, IN_PARTS, raw)
+    number = paths.parse_snapshot(path.name) or 0
+    topics: list[Any] = []
+    for part, checksum in enumerate(body.pop("parts")):
+        part_path = path.with_name(paths.snapshot_part_name(number, part))
+        try:
+            content = read_all(fs, part_path, SMALL_FILE_MAX)
+        except FileNotFoundError:
+            raise FormatError(f"{path}: its part {part_path.name} is missing", path=str(path), what="part") from None
+        if xxhash.xxh3_64_intdigest(content) != checksum:
+            raise FormatError(f"{part_path}: is not the part that {path.name} names", path=str(path), what="part")
+        topics += envelope.unpack(part_path, PART_MAGIC, VERSION, content)
+    return {**body, "topics": topics}
+
+
+def check_snapshot(fs: Fs, path: Path) -> None:
+    """Raises what load_snapshot() would; one that is whole in itself is not looked into."""
+    raw = read_all(fs, path, SMALL_FILE_MAX)
+    if envelope.version_of(raw) == IN_PARTS:
+        load_snapshot(fs, path)
+    else:
+        envelope.check(fs, path, MAGIC, VERSION)
 
 
 class SnapshotStore:
@@ -41,7 +102,7 @@ class SnapshotStore:
         for number in reversed(self.numbers()):
             path = self._path(number)
             try:
-                body = envelope.load(self._fs, path, MAGIC, VERSION)
+                body = load_snapshot(self._fs, path)
             except (FormatError, OSError) as error:
                 self.problems.append(str(error))
                 continue
@@ -57,7 +118,7 @@ class SnapshotStore:
             if number >> _RUN_SHIFT in found:
                 continue
             try:
-                body = envelope.load(self._fs, self._path(number), MAGIC, VERSION)
+                body = load_snapshot(self._fs, self._path(number))
             except FileNotFoundError:
                 continue  # its owner has a newer one and removed it meanwhile
             except (FormatError, OSError) as error:
@@ -73,7 +134,7 @@ class SnapshotStore:
             self._find_good()
         self._ensure_directory()
         number = max([*self.numbers(), self._run << _RUN_SHIFT]) + 1
-        envelope.save(self._fs, self._path(number), MAGIC, VERSION, body)
+        self._write(number, body)
         predecessor, self._newest_good = self._newest_good, number
         keep = {number, predecessor}
         if not all(self._settled(directory) for directory in siblings):
@@ -81,12 +142,27 @@ class SnapshotStore:
         self._prune(keep)
         return number
 
+    def _write(self, number: int, body: Any) -> None:
+        path = self._path(number)
+        runs = _runs(body["topics"]) if isinstance(body, dict) and "topics" in body else []
+        if len(runs) < 2:
+            envelope.save(self._fs, path, MAGIC, VERSION, body)
+            return
+        checksums = []
+        for part, topics in enumerate(runs):
+            part_path = self._directory / paths.snapshot_part_name(number, part)
+            content = envelope.pack(part_path, PART_MAGIC, VERSION, topics)
+            replace_file(self._fs, part_path, [content])
+            checksums.append(xxhash.xxh3_64_intdigest(content))
+        rest = {key: value for key, value in body.items() if key != "topics"}
+        envelope.save(self._fs, path, MAGIC, IN_PARTS, {**rest, "parts": checksums})
+
     def _find_good(self) -> None:
         """Which one has to stay."""
         self._newest_good, self._loaded = None, True
         for number in reversed(self.numbers()):
             try:
-                envelope.check(self._fs, self._path(number), MAGIC, VERSION)
+                check_snapshot(self._fs, self._path(number))
             except (FormatError, OSError):
                 continue
             self._newest_good = number
@@ -104,7 +180,10 @@ class SnapshotStore:
     def _prune(self, keep: set[int | None]) -> None:
         # After the new one is durable, never before; what fails to go now goes next time.
         for name in self._fs.listdir(self._directory):
-            number = paths.parse_snapshot(name.removesuffix(TMP_SUFFIX))
+            plain = name.removesuffix(TMP_SUFFIX)
+            number = paths.parse_snapshot(plain)
+            if number is None:
+                number = paths.parse_snapshot_part(plain)
             if number is not None and (number not in keep or name.endswith(TMP_SUFFIX)):
                 with suppress(OSError):
                     self._fs.unlink(self._directory / name, missing_ok=True)
@@ -119,3 +198,17 @@ class SnapshotStore:
 
     def _path(self, number: int) -> Path:
         return self._directory / paths.snapshot_name(number)
+
+
+def _runs(topics: list[Any]) -> list[list[Any]]:
+    """Neighbouring topics that fit in one file together."""
+    runs: list[list[Any]] = [[]]
+    size = 0
+    for entry in topics:
+        length = len(msgpack.packb(entry, use_bin_type=True))
+        if runs[-1] and size + length > PART_BYTES:
+            runs.append([])
+            size = 0
+        runs[-1].append(entry)
+        size += length
+    return runs

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from topicd import paths
 from topicd._native import core
 from topicd._native.interface import Run
-from topicd.disk.fs import File, Fs
+from topicd.disk.fs import File, Fs, is_directory
 from topicd.disk.loading import BadRange, Content, load
 
 MAGIC = 0x31475754  # b"TWG1"
@@ -61,9 +61,24 @@ def parse_group(view: memoryview, at: int, lsn: int, limit: int, seed: int) -> G
     return Group(lsn, start, start + length, synced_lsn, run)
 
 
+def is_ours(view: memoryview, at: int, seed: int) -> bool:
+    """Is that the header of a group of this directory, whichever place it was written for?"""
+    head = view[at : at + GROUP.size]
+    if len(head) < GROUP.size:
+        return False
+    magic, *_, checksum = GROUP.unpack(head)
+    return bool(magic == MAGIC and core.xxh3_64(head[: _SUMMED.size], seed) == checksum)
+
+
 def lsn_at(group: Group, offset: int) -> int:
     """The LSN of a byte of the group, by its offset in the file."""
     return group.lsn + GROUP.size + offset - group.start
+
+
+def fresh_lsn(run: int) -> int:
+    """Where a log begins of which there is no file: above all that earlier runs may have written, so that nothing of
+    them is taken for a part of it, and whoever knows of an older part misses it."""
+    return (run - 1) << 40
 
 
 class WalFile(NamedTuple):
@@ -92,9 +107,11 @@ class ShardEnd:
     """Where a shard's log ends, and what lies behind the end."""
 
     def __init__(self) -> None:
+        self.first_lsn = 0  # of the oldest file
         self.lsn = 0
         self.synced_lsn = 0
         self.file: WalFile | None = None
+        self.unknown: list[WalFile] = []  # files that hold something, and no group: nobody may write over them
         self.torn = False  # something of the log lies behind the end: cut it before writing
         self.unread = False  # the last file may hold more than can be read: the log goes on in another one
         self.bad_sectors: list[tuple[WalFile, BadRange]] = []  # wherever they lie, also where the log has nothing
@@ -145,12 +162,16 @@ class LogReader:
         """Valid groups in order; frames inside are checked by scan_group(). One file is in memory at a time, unless the
         caller holds on to its chunks."""
         files = list_files(self._fs, self._directory)
+        self.end.first_lsn = files[0].first_lsn if files else 0
         for number, file in enumerate(files):
             limit_lsn = files[number + 1].first_lsn if number + 1 < len(files) else None
             if self._up_to is not None and file.first_lsn >= self._up_to and number:
                 break
             if number and file.first_lsn > self.end.lsn:
                 self._note_damage(file, file.first_lsn, "bytes missing before this file")
+            if is_directory(self._fs, file.path):
+                self._note_unknown(file, 1, last=limit_lsn is None)
+                continue
             handle = self._fs.open(file.path)
             yield from self._file_chunks(file, handle, load(handle), limit_lsn)
 
@@ -173,7 +194,10 @@ class LogReader:
             # Not a group. Is there one behind it that knows this place was synced?
             following = self._next_group(file, view, at + 1, limit)
             if following is None:
-                self._note_unread(file, content, at, limit)
+                if content.touches(at, min(at + GROUP.size, limit)):
+                    self._note_unread(file, content, at, limit)
+                else:
+                    self._end_in(file, view, at, last=limit_lsn is None)
                 return  # the next file's first LSN shows whether anything is missing
             start = following.start - GROUP.size
             unread = content.touches(at, start)
@@ -191,6 +215,22 @@ class LogReader:
         self._note_damage(file, file.first_lsn + end, f"{content.problem}, so the log may have gone on there")
         self.end.unread = True
         self.end.lsn = file.first_lsn + limit
+
+    def _end_in(self, file: WalFile, view: memoryview, at: int, *, last: bool) -> None:
+        """No group stands at `at` or behind it: the end of the log, or of what can be read of it."""
+        if at == 0 and any(view[: GROUP.size]) and not is_ours(view, 0, self._seed):
+            # A file gets its name when it is free: zeros, or old groups. This one is neither.
+            self._note_unknown(file, len(view), last=last)
+        elif last and self._up_to is not None and self.end.lsn < self._up_to:
+            self._note_damage(file, self._up_to, "its writer was further")
+            self.end.lsn = self._up_to
+
+    def _note_unknown(self, file: WalFile, size: int, *, last: bool) -> None:
+        self.end.file, self.end.lsn = file, file.first_lsn
+        self.end.unknown.append(file)
+        if last:
+            self._note_damage(file, file.first_lsn + size, "holds no group that can be read")
+            self.end.lsn = file.first_lsn + size
 
     def _neighbours(self, file: WalFile, view: memoryview, at: int, limit: int) -> tuple[list[Group], int]:
         groups = []
@@ -232,6 +272,19 @@ class GroupScan(NamedTuple):
 def scan_group(view: memoryview, group: Group) -> GroupScan:
     scan = core.scan_frames(view, group.start, group.end)
     return GroupScan(scan.runs, scan.problem, scan.end)
+
+
+def missing_part(directory: Path, end: ShardEnd, durable_lsn: int | None) -> WalDamage | None:
+    """What is not there of a log that was durable up to that LSN once, and not absorbed since. None: not known."""
+    if durable_lsn is None:
+        return None
+    if end.file is None:
+        return WalDamage(directory, 0, durable_lsn, "the log is gone, its last file was at least")
+    if end.first_lsn > durable_lsn:
+        return WalDamage(directory, durable_lsn, end.first_lsn - 1, "the log begins too late, missing is what was")
+    if end.lsn < durable_lsn:
+        return WalDamage(end.file.path, end.lsn, durable_lsn - 1, "the log ends too early, missing is what was")
+    return None
 
 
 def find_end(fs: Fs, directory: Path, seed: int, up_to_lsn: int | None = None) -> ShardEnd:

@@ -22,6 +22,7 @@ from topicd.paths import ring_shm, wal_state_shm
 from topicd.shards.process import runtime
 from topicd.shards.process.linger import Linger
 from topicd.shards.process.runtime import Shard
+from topicd.shards.storage.walfile import fresh_lsn
 from topicd.shards.wal import adopt
 from topicd.shards.wal.committer import Committer, Inlet
 from topicd.shards.wal.log import WalLog
@@ -52,6 +53,7 @@ class WalShard:
         self._roused = Linger(min(_ROUSED_US, shard.settings.linger_us))
         self._answered = Linger(min(_NEXT_WRITE_US, shard.settings.linger_us))
         self._adopted: list[int] = []
+        self.damage: list[str] = []  # what the start found
 
     def run(self) -> None:
         self._committer = self._open()
@@ -73,10 +75,11 @@ class WalShard:
         payload = self._state.read()
         self._log = WalLog(shard.fs, directory, shard.settings.wal_file_bytes, info.run, info.wal_seed)
         if payload is None:
-            self._adopted, end_lsn = adopt.adopt_previous_run(shard)
-            end = adopt.settle_tail(shard.fs, directory, info.wal_seed, end_lsn)
+            self._adopted, end_lsn = adopt.adopt_previous_run(shard, self.damage)
+            end = adopt.settle_tail(shard, info.index, end_lsn, self.damage)
             usable = end.file is not None and not end.torn and not end.unread
-            self._log.open(end.lsn, end.file.first_lsn if end.file is not None and usable else None)
+            begin = end.lsn if end.lsn or end.file is not None else fresh_lsn(info.run)
+            self._log.open(begin, end.file.first_lsn if end.file is not None and usable else None)
             inlets = self._inlets([0] * len(self._rings))
         else:
             state = WalState.unpack(payload)
@@ -170,6 +173,7 @@ class WalShard:
             "syncs": committer.syncs,
             "failures": committer.failures,
             "read_only": committer.read_only_errno,
+            "damage": len(self.damage),
             "rotations": self._log.rotations,
             "lsn": self._log.lsn,
             "synced_lsn": self._log.synced_lsn,

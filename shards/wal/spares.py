@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from topicd import paths
-from topicd.disk.fs import File, Fs
+from topicd.disk.fs import File, Fs, is_directory
 from topicd.limits import MIB
 
 _STEP = 1 * MIB
@@ -52,7 +52,7 @@ class Spares:
     def open(self) -> None:
         for name in self._fs.listdir(self._directory):
             number = paths.parse_spare_file(name)
-            if number is None:
+            if number is None or is_directory(self._fs, self._directory / name):
                 continue
             self._number = max(self._number, number)
             self._adopt(self._directory / name)

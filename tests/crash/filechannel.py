@@ -28,7 +28,7 @@ import os, random, sys
 from topicd.filechannel import FileChannel
 directory, durability, seed, number = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 rng = random.Random(seed)
-channel = FileChannel(directory, durability=durability, segment_bytes=8192, compress=seed % 2 == 0)
+channel = FileChannel(directory, durability=durability, segment_bytes=65536, compress=seed % 2 == 0)
 sender = channel.sender()
 os.write(1, b"ready\\n")
 while True:
@@ -111,7 +111,7 @@ class Storm:
 
     def _check_files(self) -> None:
         """The repair finds no damage, and every message that was sent is there."""
-        with FileChannel(self._directory, durability=self._durability, segment_bytes=8192) as channel:  # type: ignore[call-overload]
+        with FileChannel(self._directory, durability=self._durability, segment_bytes=65536) as channel:  # type: ignore[call-overload]
             if channel.damage:
                 raise AssertionError(f"damage: {channel.damage}")
         found = overview(self._directory)

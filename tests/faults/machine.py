@@ -43,10 +43,9 @@ from topicd.ipc.protocol.wire import (
 )
 from topicd.ipc.ring import RingProducer
 from topicd.ipc.shardboot import DELIVERY, WAL, ShardBoot
-from topicd.ipc.slots import Slots
 from topicd.ipc.stats import StatsPage
-from topicd.ipc.walstate import WalState
-from topicd.paths import DataDir, Instance, RunDir, ring_shm, wal_state_shm
+from topicd.ipc.walstate import read_states
+from topicd.paths import DataDir, Instance, RunDir, ring_shm
 from topicd.placement import delivery_shard
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.session import Session
@@ -101,20 +100,23 @@ class Machine:
         undrained: Machine | None = None,
         power_lost: bool = False,
         clock: ManualClock | None = None,
+        root: Path = ROOT,
+        run: int | None = None,
+        next_id: int | None = None,
         **settings: Any,
     ) -> None:
         self.fs = fs
-        self.data = DataDir(ROOT)
+        self.data = DataDir(root)
         self.clock = clock or (previous.clock if previous else ManualClock())
         self.wal_shards = wal_shards
         self.delivery_shards = delivery_shards
-        self.run = previous.run + 1 if previous else 1
+        self.run = run or (previous.run + 1 if previous else 1)
         self.instance = secrets.token_hex(8)
-        self.next_id = previous.next_id if previous else 1
+        self.next_id = next_id or (previous.next_id if previous else 1)
         # One that died before it drained its own predecessor never served: that one's rings count.
         self._previous = undrained or previous
         self._power_lost = power_lost
-        self.settings = Settings(data_dir=ROOT, run_dir=Path("/run"), **{**SMALL, **settings})
+        self.settings = Settings(data_dir=root, run_dir=Path("/run"), **{**SMALL, **settings})
         self._memory = Memory(self.instance, wal_shards, delivery_shards, self.settings.ring_bytes)
         self.loop = _new_loop()
         self._channels: list[tuple[ControlChannel, socket.socket]] = []
@@ -232,14 +234,7 @@ class Machine:
         return shard
 
     def _live_ends(self) -> dict[int, int]:
-        ends = {}
-        for wal in range(self.wal_shards):
-            page = Slots.attach(wal_state_shm(self.instance, wal), self.instance)
-            payload = page.read()
-            if payload is not None:
-                ends[wal] = WalState.unpack(payload).lsn
-            page.close()
-        return ends
+        return {wal: state.lsn for wal, state in read_states(self.instance, self.wal_shards).items()}
 
     def stop(self) -> None:
         """As SIGTERM would: everything checkpointed, synced and attested."""
@@ -479,7 +474,8 @@ class Machine:
         return sorted(name for parts in self.deliveries.values() for name in parts.catalog.by_name)
 
     def damage(self) -> list[str]:
-        return [line for result in self.results.values() for line in result.damage]
+        found = [line for wal in self.wals.values() for line in wal.damage]
+        return found + [line for result in self.results.values() for line in result.damage]
 
     def picture(self) -> dict[str, Any]:
         """All that a client can see, for comparing two machines."""

@@ -16,13 +16,16 @@ from tests.faults.machine import ROOT, SEED, Machine
 from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from tests.support.oracle import Seen
+from topicd._native import core
 from topicd.cli.offline.check import check_all
 from topicd.cli.offline.data_dir import Offline
 from topicd.cli.offline.segment_check import DAMAGE
 from topicd.disk.loading import PAGE
 from topicd.errors import StorageCorrupt
 from topicd.ipc.protocol.messages import Op
-from topicd.paths import DataDir
+from topicd.limits import FRAME_OVERHEAD
+from topicd.paths import DataDir, wal_file_name
+from topicd.shards.storage.walfile import GROUP, cut, find_end, group_header
 
 TOPICS = ("f", "d")
 KEPT = 1  # the image of a disk that loses nothing
@@ -203,3 +206,57 @@ def test_a_checkpoint_seals_around_a_bad_sector(disk: FakeDisk) -> None:
         found = {seen.seq: seen.data for seen in machine.read_around_damage("f")}
         assert all(found[seq] == payload("f", seq - 1) for seq in found)
         assert 8 <= len(found) < 14 and {1, 10, 14} <= found.keys()
+
+
+WAL_DIR = ROOT / "wal" / "shard-00"
+
+
+def written(disk: FakeDisk, groups: int, synced: int) -> Path:
+    """A log file of groups of one page each, zeros behind them. synced: how many were synced before the last was
+    written."""
+    disk.mkdir(WAL_DIR)
+    path = WAL_DIR / wal_file_name(0)
+    file = disk.open(path, write=True, create=True)
+    for n in range(groups):
+        frames = core.encode_batch([bytes(PAGE - GROUP.size - FRAME_OVERHEAD)], None, None, None)
+        core.stamp_frames(frames, 0, len(frames), 7, n + 1, 1, True)
+        attested = synced * PAGE if n == groups - 1 else 0
+        file.pwrite([group_header(len(frames), n * PAGE, attested, 1, SEED), frames], n * PAGE)
+    file.truncate(8 * PAGE)
+    disk.sync_filesystem(ROOT)
+    return path
+
+
+@pytest.mark.fault("RDF-01")
+def test_an_unread_group_is_not_torn_whether_its_sync_was_attested_or_not(disk: FakeDisk) -> None:
+    path = written(disk, groups=4, synced=0)
+    disk.spoil(path, PAGE, PAGE + 1)
+    end = find_end(disk, WAL_DIR, SEED)
+    assert (end.torn, end.unread, end.lsn) == (False, False, 4 * PAGE)
+    assert [(one.first_lsn, one.last_lsn) for one in end.damage] == [(PAGE, 2 * PAGE - 1)]
+    assert cut(disk, WAL_DIR, end) == 0
+
+
+@pytest.mark.fault("RDF-01")
+def test_a_log_whose_end_cannot_be_read_goes_on_in_another_file(disk: FakeDisk) -> None:
+    path = written(disk, groups=4, synced=3)
+    disk.spoil(path, 3 * PAGE, 3 * PAGE + 1)
+    before = disk.files()[path]
+    end = find_end(disk, WAL_DIR, SEED)
+    assert (end.torn, end.unread, end.lsn) == (False, True, 8 * PAGE)
+    assert [(one.first_lsn, one.last_lsn) for one in end.damage] == [(3 * PAGE, 4 * PAGE - 1)]
+    with Machine(disk, wal_file_bytes=48 * 1024) as machine:
+        machine.open()
+        machine.configure("f", durability="fsync")
+        machine.append("f", [b"later"])
+        assert [seen.data for seen in machine.read("f")] == [b"later"]
+        assert disk.files()[path] == before
+        assert disk.exists(WAL_DIR / wal_file_name(8 * PAGE))
+
+
+@pytest.mark.fault("RDF-01")
+def test_a_bad_sector_behind_the_end_of_the_log_is_no_damage(disk: FakeDisk) -> None:
+    path = written(disk, groups=3, synced=2)
+    disk.spoil(path, 5 * PAGE, 5 * PAGE + 1)
+    end = find_end(disk, WAL_DIR, SEED)
+    assert (end.torn, end.unread, end.lsn, end.damage) == (False, False, 3 * PAGE, [])

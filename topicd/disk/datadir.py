@@ -3,7 +3,8 @@ files of a format it does not know.
 
 LOCK holds the pid of the supervisor. Children inherit the descriptor, so that the lock outlives a killed
 supervisor until the last of its children has left: two WAL writers can never meet. FORMAT is JSON:
-version, created_ms, wal_seed.
+version, created_ms, wal_seed, and since version 4 a checksum of the three. It is believed byte for byte or not
+at all: with a wrong seed every group of the log would look like free space.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import xxhash
+
 from topicd.clock import SystemClock
-from topicd.disk.fs import Fs, read_all
+from topicd.disk.fs import Fs, is_directory, read_all, replace_file
 from topicd.errors import FormatError
+from topicd.limits import MAX_U64
 from topicd.paths import DataDir
 
-FORMAT_VERSION = 3
-_READABLE = (1, 2, FORMAT_VERSION)  # 1: without direct frames in the log; 2: without commit frames
+FORMAT_VERSION = 4
+_UNCHECKED = (1, 2, 3)  # without a checksum; 1 also without direct frames in the log, 2 without commit frames
 _FORMAT_MAX = 64 * 1024
 _POLL_S = 0.05
 
@@ -119,6 +123,8 @@ def _alive(pid: int) -> bool:
 
 def open_format(fs: Fs, data: DataDir) -> Format:
     """What FORMAT says; a new directory gets one. The caller holds the lock."""
+    if is_directory(fs, data.format):
+        raise _damaged(data, "it is a directory")
     if fs.exists(data.format):
         return _parse(data, read_all(fs, data.format, _FORMAT_MAX))
     if fs.exists(data.identity) or fs.listdir(data.wal) or fs.listdir(data.topics):
@@ -143,23 +149,30 @@ def upgrade(fs: Fs, data: DataDir, found: Format) -> Format:
 def _parse(data: DataDir, raw: bytes) -> Format:
     try:
         body: Any = json.loads(raw)
-        found = Format(*(int(body[name]) for name in Format._fields))
-    except (ValueError, KeyError, TypeError) as exc:
-        raise FormatError(f"{data.format} is damaged ({exc}); restore it from a backup") from None
-    if found.version not in _READABLE:
+        found = Format(*(body[name] for name in Format._fields))
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
+        raise _damaged(data, repr(exc)) from None
+    # JSON has more than one way to say a number; a file that topicd wrote has one.
+    if any(type(value) is not int or not 0 <= value <= MAX_U64 for value in found):
+        raise _damaged(data, "its fields are not whole numbers of 64 bits")
+    if found.version not in (*_UNCHECKED, FORMAT_VERSION):
         raise FormatError(f"{data.format}: version {found.version}, this topicd knows version {FORMAT_VERSION}")
+    if found.version in _UNCHECKED:
+        if body.keys() != set(Format._fields):
+            raise _damaged(data, f"a field that version {found.version} does not have")
+    elif raw != _render(found):
+        raise _damaged(data, "it fails its checksum")
     return found
 
 
+def _damaged(data: DataDir, why: str) -> FormatError:
+    return FormatError(f"{data.format} is damaged ({why}); restore it from a backup")
+
+
+def _render(made: Format) -> bytes:
+    checksum = xxhash.xxh3_64(" ".join(map(str, made)).encode()).hexdigest()
+    return (json.dumps({**made._asdict(), "checksum": checksum}, indent=2) + "\n").encode()
+
+
 def _write(fs: Fs, data: DataDir, made: Format) -> None:
-    raw = (json.dumps(made._asdict(), indent=2) + "\n").encode()
-    tmp = data.format.with_name("FORMAT.tmp")
-    file = fs.open(tmp, write=True, create=True)
-    try:
-        file.truncate(0)
-        file.pwrite([raw], 0)
-        file.sync()
-    finally:
-        file.close()
-    fs.rename(tmp, data.format)
-    fs.sync_dir(data.root)
+    replace_file(fs, data.format, [_render(made)])

@@ -45,6 +45,11 @@ def load(fs: Fs, path: Path, magic: bytes, version: int) -> Any:
     return unpack(path, magic, version, read_all(fs, path, SMALL_FILE_MAX))
 
 
+def version_of(raw: bytes) -> int | None:
+    """What the head says, not checked yet."""
+    return int(_HEADER.unpack_from(raw)[1]) if len(raw) >= HEADER_BYTES else None
+
+
 def pack(path: Path, magic: bytes, version: int, body: Any) -> bytes:
     if len(magic) != 4:
         raise ValueError(f"magic must have 4 bytes, not {magic!r}")

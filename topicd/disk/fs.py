@@ -29,6 +29,7 @@ __all__ = [
     "Fs",
     "RealFile",
     "RealFs",
+    "is_directory",
     "read_all",
     "replace_file",
     "tmp_path",
@@ -250,6 +251,15 @@ def read_all(fs: Fs, path: Path, limit: int) -> bytes:
         raise
     finally:
         file.close()
+
+
+def is_directory(fs: Fs, path: Path) -> bool:
+    """Where a file should be, somebody may have put a directory."""
+    try:
+        fs.listdir(path)
+    except OSError:
+        return False
+    return fs.exists(path)
 
 
 TMP_SUFFIX = ".tmp"

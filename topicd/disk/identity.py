@@ -50,6 +50,8 @@ class Identity:
         except FileNotFoundError:
             self._start_anew()
             return
+        except IsADirectoryError:
+            raise FormatError(f"{self._data.identity} is a directory; restore the file from a backup") from None
         self.record = _from_body(self._data, body)
 
     def begin_run(

@@ -5,7 +5,7 @@ schema file, which are decoded one by one.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from topicd._native.interface import Columns
 from topicd.client.core.batch import Batch
 from topicd.errors import InvalidRequest
+from topicd.limits import MIB
 from topicd.spark import metas
 from topicd.spark.schema import check_schema
 
@@ -25,6 +26,24 @@ if TYPE_CHECKING:
     from topicd.spark.options import ReadOptions
 
 _MS = pa.timestamp("ms", tz="UTC")
+_ROWS = 10_000  # of an Arrow batch, or so many bytes: then it goes
+_BYTES = 4 * MIB
+
+
+def joined(batches: Iterable[Any]) -> Iterator[Any]:
+    """The same rows in fewer Arrow batches: each has its price on the way to the JVM."""
+    held: list[Any] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= _ROWS or sum(one.nbytes for one in held) >= _BYTES:
+            yield _one(held)
+            held = []
+    if held:
+        yield _one(held)
+
+
+def _one(batches: list[Any]) -> Any:
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 class Shape:

@@ -44,12 +44,12 @@ class BatchReader(DataSourceReader):
 
 def read_ranges(task: Task, options: ReadOptions, schema: StructType) -> Iterator[Any]:
     """Arrow batches of the schema."""
-    from topicd.spark.arrow import Shape
+    from topicd.spark.arrow import Shape, joined
 
     shape = Shape(schema, options)
     for wanted in task.ranges:
-        for batch in batches(connection.client(options.connection), wanted, options):
-            yield shape.record_batch(batch)
+        found = batches(connection.client(options.connection), wanted, options)
+        yield from joined(map(shape.record_batch, found))
 
 
 def batches(client: Client, wanted: Range, options: ReadOptions) -> Iterator[Batch]:

@@ -16,7 +16,7 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.debris import cut_open_batch
 from topicd.shards.storage.segment.info import Cut
-from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.names import DATA, DEL
 from topicd.shards.storage.segment.places import resolve
 
 log = logging.getLogger(__name__)
@@ -41,10 +41,33 @@ class Holes:
         if claims is not None:
             self._cut_open_batch(topic, claims)
         between = self.between_segments.pop(topic.id, [])
+        if topic.id in self.heads:
+            # Only a snapshot knows which segments were dropped because all their records were deleted.
+            between += _before_all(topic)
         self._check_holes(topic, between, "are in no segment", "missing segment")
         self._check_holes(topic, in_log, "are missing in the WAL", "WAL")
         self._check_cuts(topic, claims or Ranges())
         self._check_head(topic)
+
+    def forget_healed(self, topic: Topic) -> None:
+        """What a snapshot calls damaged, and can be read now: its file was put back. Not so records that cannot be told
+        from deleted ones: all of them can be read."""
+        left = [
+            place for place in topic.contents.damaged if place.where.endswith(DEL) or not self._readable(topic, place)
+        ]
+        if len(left) < len(topic.contents.damaged):
+            log.info("damage is mended", extra={"topic": topic.name, "places": len(topic.contents.damaged) - len(left)})
+            topic.contents.damaged = left
+
+    def _readable(self, topic: Topic, place: Damaged) -> bool:
+        for info in topic.contents.segments:
+            if info.first_seq <= place.first_seq and place.last_seq <= info.last_seq:
+                try:
+                    self._segments.reader(topic, info).verify(place.first_seq, place.last_seq)
+                except (OSError, TopicdError):
+                    return False
+                return True
+        return False
 
     def index_active_tags(self, topic: Topic) -> None:
         info = topic.contents.active
@@ -64,7 +87,7 @@ class Holes:
         for first, last in holes:
             for a, b in topic.contents.unexplained(max(first, topic.floors.missed_from), last):
                 self._note_damage(f"topic {topic.name}: seqs {a} to {b} {how}")
-                topic.contents.damaged.append(Damaged(a, b, where))
+                topic.contents.note_damaged(a, b, where)
 
     def _cut_open_batch(self, topic: Topic, claims: Ranges) -> None:
         """A direct write that was stored in part was not acknowledged. One of the log goes on in the tail."""
@@ -90,7 +113,7 @@ class Holes:
             last = cut.indexed if first in claims else cut.last_seq
             if first <= last:
                 self._note_damage(f"topic {topic.name}: seqs {first} to {last} were cut, see {cut.kept}")
-                topic.contents.damaged.append(Damaged(first, last, cut.kept.name))
+                topic.contents.note_damaged(first, last, cut.kept.name)
                 topic.seqs.reach(last)
 
     def _check_head(self, topic: Topic) -> None:
@@ -115,7 +138,7 @@ class Holes:
                 recent = max(0, recent - (last - first + 1))
             else:
                 self._note_damage(f"topic {topic.name}: seqs {first} to {last} are neither in segments nor in the WAL")
-                contents.damaged.append(Damaged(first, last, "WAL"))
+                contents.note_damaged(first, last, "WAL")
         seqs.reach(known)
 
     def _came_lately(self, topic: Topic) -> int:
@@ -129,3 +152,11 @@ class Holes:
         except (OSError, TopicdError):
             return 0
         return max(0, seqs.head - before)
+
+
+def _before_all(topic: Topic) -> list[Hole]:
+    """Seqs in front of the first that is there."""
+    contents = topic.contents
+    blob = contents.tail.first()
+    first = contents.segments[0].first_seq if contents.segments else blob.first_seq if blob is not None else 1
+    return [(1, first - 1)] if first > 1 else []

@@ -26,19 +26,22 @@ from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.removing.deletion import Deletion
 from topicd.shards.delivery.removing.retention import Retention
 from topicd.shards.delivery.starting.holes import Holes
+from topicd.shards.delivery.starting.orphans import Orphans
 from topicd.shards.delivery.starting.replay import AppendReplay
-from topicd.shards.delivery.starting.snapshot_entries import Settled, load_entries
+from topicd.shards.delivery.starting.snapshot_entries import Loaded, load_entries
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.storing.rounds import Rounds
-from topicd.shards.delivery.storing.topic_state import topic_of
+from topicd.shards.delivery.storing.topic_state import label_of, topic_of
 from topicd.shards.delivery.topic.catalog import Catalog
-from topicd.shards.delivery.topic.contents import Damaged
 from topicd.shards.delivery.topic.floors import Loss
 from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.storage.quarantine import Quarantine
 from topicd.shards.storage.segment import reindex
 from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.settle_marks import DeadOnRecord
 from topicd.shards.storage.topic_dir import finish_deletes
-from topicd.shards.storage.walfile import Group, LogChunk, LogReader, lsn_at, scan_group
+from topicd.shards.storage.topic_label import add_label
+from topicd.shards.storage.walfile import Group, LogChunk, LogReader, lsn_at, missing_part, scan_group
 
 log = logging.getLogger(__name__)
 
@@ -75,19 +78,29 @@ class Recovery:
         self._rounds = rounds
         self._appends = AppendReplay(segments, backlog)
         self._holes = Holes(place, segments, live, self._note_damage)
-        self._settled: list[Settled] = []
+        self._snapshots = Loaded([], [], set(), {})
+        self._orphans = Orphans(place, catalog, self._note_damage)
+        self._dead: dict[int, dict[int, DeadOnRecord] | None] = {}
         self.result = Recovered()
 
     def run(self, progress: Progress, live_ends: dict[int, int]) -> Recovered:
         """live_ends: for a WAL shard that is running, up to which LSN its files hold whole groups."""
-        entries, self._settled = load_entries(self._place, self._note_damage, lambda: progress(0, "snapshots"))
-        for number, entry in enumerate(entries):
-            progress(5 * number / len(entries), "snapshots")
+        loaded = load_entries(self._place, self._note_damage, lambda: progress(0, "snapshots"))
+        self._snapshots = loaded
+        for number, entry in enumerate(loaded.entries):
+            progress(5 * number / len(loaded.entries), "snapshots")
             self._catalog.add(topic_of(entry, wal_shard(entry.id, self._place.wal_shards)))
             self._holes.heads[entry.id] = entry.head
+            self._dead[entry.id] = entry.dead
+        self._orphans.open(loaded)
         progress(5, "snapshots")
         self._load_segments(progress)
         self._replay(progress, live_ends)
+        for topic in self._orphans.adopt_rest():
+            self._load_adopted(topic)
+        if self._place.index == 0:
+            for problem in self._orphans.nameless():
+                self._note_damage(problem)
         topics = list(self._catalog.by_name.values())
         for number, topic in enumerate(topics):
             progress(95 + 5 * number / len(topics), "floors")
@@ -109,9 +122,17 @@ class Recovery:
 
     def _load_topic(self, topic: Topic) -> None:
         directory, contents = self._place.topic_dir(topic.id), topic.contents
-        loaded = load_segments(self._place.fs, directory)  # one that has none has no directory
+        try:
+            # One that has none has no directory.
+            loaded = load_segments(self._place.fs, directory, self._dead.pop(topic.id, None))
+        except NotADirectoryError:
+            kept = Quarantine(self._place.fs, self._place.data).move(directory)
+            self._note_damage(f"{directory}: is no directory, moved to {kept}")
+            return
         contents.segments = loaded.segments
         contents.marks = loaded.marks
+        add_label(self._place.fs, directory, label_of(topic))
+        self._holes.forget_healed(topic)
         self._holes.cuts[topic.id] = loaded.cuts
         self._holes.between_segments[topic.id] = loaded.gaps
         for damage in loaded.damage:
@@ -119,8 +140,7 @@ class Recovery:
                 log.warning("segment repaired", extra={"damage": str(damage)})  # a crash may leave it so
                 continue
             self._note_damage(str(damage))
-            if damage.first_seq <= damage.last_seq:
-                contents.damaged.append(Damaged(damage.first_seq, damage.last_seq, damage.path.name))
+            contents.note_damaged(damage.first_seq, damage.last_seq, damage.path.name)
         if contents.segments:
             topic.seqs.load(contents.segments[-1].last_seq, contents.segments[-1].last_ts)
             self._holes.index_active_tags(topic)
@@ -131,10 +151,9 @@ class Recovery:
         """Run by run: a topic may have lived in another WAL shard before the number of shards changed."""
         place = self._place
         chunks: list[tuple[int, int, LogChunk]] = []
-        for name in place.fs.listdir(place.data.wal):
-            shard = paths.parse_shard_dir(name)
-            if shard is not None:
-                chunks += [(c.run, shard, c) for c in self._read_log(shard, live_ends.get(shard))]
+        found = {paths.parse_shard_dir(name) for name in place.fs.listdir(place.data.wal)}
+        for shard in sorted({*self._snapshots.logs, *(shard for shard in found if shard is not None)}):
+            chunks += [(c.run, shard, c) for c in self._read_log(shard, live_ends.get(shard))]
         chunks.sort(key=lambda item: item[:2])
         total = sum(len(chunk.groups) for _, _, chunk in chunks) or 1
         done = 0
@@ -159,7 +178,8 @@ class Recovery:
             if up_to is None or not reader.end.damage or attempt == 4:
                 break
         if place.index == 0:
-            for damage in reader.end.damage:
+            missing = missing_part(place.data.wal_shard(shard), reader.end, self._snapshots.logs.get(shard))
+            for damage in [*reader.end.damage, *([missing] if missing else [])]:
                 self._note_damage(f"WAL: {damage}")
         return chunks
 
@@ -183,7 +203,7 @@ class Recovery:
         if run.type == FrameType.TOPIC_CREATE:
             self._replay_create(view, run)
             return
-        topic = self._catalog.by_id.get(run.topic_id)
+        topic = self._catalog.by_id.get(run.topic_id) or self._adopted(run.topic_id)
         if topic is None:
             return
         if run.type == FrameType.APPEND:
@@ -194,6 +214,18 @@ class Recovery:
             self._appends.claim(topic, view, run)
         else:
             self._replay_change(topic, view, run)
+
+    def _adopted(self, topic_id: int) -> Topic | None:
+        topic = self._orphans.adopt(topic_id)
+        if topic is not None:
+            self._load_adopted(topic)
+        return topic
+
+    def _load_adopted(self, topic: Topic) -> None:
+        """What was removed from its front nobody knows any more: it begins with what is there."""
+        self._load_topic(topic)
+        if topic.contents.segments:
+            topic.floors.advance(topic.contents.segments[0].first_seq)
 
     def _replay_change(self, topic: Topic, view: memoryview, run: Run) -> None:
         try:
@@ -216,13 +248,14 @@ class Recovery:
             self._note_damage(f"topic {topic.name}: {what}")
 
     def _replay_create(self, view: memoryview, run: Run) -> None:
+        self._orphans.note_known(run.topic_id)
         if run.topic_id in self._catalog.by_id:
             return
         body = control_body(view, run.start, run.end)
         name = str(body["name"])
         if delivery_shard(name, self._place.delivery_shards) != self._place.index:
             return
-        if any(settled.covers(name, run.topic_id) for settled in self._settled):
+        if any(settled.covers(name, run.topic_id) for settled in self._snapshots.settled):
             return  # deleted since; the frame that says so may be gone with the WAL shard it was in
         older = self._catalog.by_name.get(name)
         if older is not None and older.id > run.topic_id:
@@ -235,6 +268,7 @@ class Recovery:
         self._load_topic(topic)
 
     def _replay_delete_topic(self, topic: Topic, body: dict[str, Any]) -> None:
+        self._orphans.note_known(topic.id)
         self._catalog.forget(topic)
         self._backlog.forget(topic)
 

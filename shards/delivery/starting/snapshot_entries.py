@@ -10,24 +10,18 @@ from typing import Any, NamedTuple
 from topicd import paths
 from topicd.placement import delivery_shard
 from topicd.shards.delivery.place import Place
-from topicd.shards.storage.snapshot import SnapshotStore
+from topicd.shards.storage.snapshot import Settled, SnapshotStore, logs_on_record
 from topicd.shards.storage.topic_entry import TopicEntry
 
 
-class Settled(NamedTuple):
-    """Of one of so many shards: topics with ids below this are in its snapshot, or gone."""
-
-    shards: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
-    below: int
-
-    def covers(self, name: str, topic_id: int) -> bool:
-        return topic_id < self.below and delivery_shard(name, self.shards) == self.index
+class Loaded(NamedTuple):
+    entries: list[TopicEntry]  # of this shard's topics
+    settled: list[Settled]
+    ids: set[int]  # of all topics that the snapshots hold, whichever shard they belong to
+    logs: dict[int, int]  # by WAL shard: so far its log was durable
 
 
-def load_entries(
-    place: Place, note_damage: Callable[[str], None], alive: Callable[[], None] = lambda: None
-) -> tuple[list[TopicEntry], list[Settled]]:
+def load_entries(place: Place, note_damage: Callable[[str], None], alive: Callable[[], None] = lambda: None) -> Loaded:
     """One of ours of this run says all; before the first of them, those of all shards of earlier runs do. alive: called
     often meanwhile."""
     found: list[tuple[tuple[int, int], dict[str, Any]]] = []
@@ -40,6 +34,7 @@ def load_entries(
         found += [((int(body["run"]), number), body) for number, body in store.load_by_run()]
         for problem in store.problems:
             note_damage(f"snapshot passed over: {problem}")
+    ids = {int(entry["id"]) for _, body in found for entry in body["topics"]}
     ours = [item for item in found if item[0][0] == place.run and int(item[1]["shard"]) == place.index]
     found = ours or [item for item in found if item[0][0] < place.run]
     entries: dict[str, TopicEntry] = {}
@@ -52,4 +47,5 @@ def load_entries(
             entry = TopicEntry.from_wire(row)
             entries[entry.name] = entry
         settled.append(Settled(shards, index, int(body["settled_below"])))
-    return [e for e in entries.values() if delivery_shard(e.name, place.delivery_shards) == place.index], settled
+    mine = [e for e in entries.values() if delivery_shard(e.name, place.delivery_shards) == place.index]
+    return Loaded(mine, settled, ids, logs_on_record([body for _, body in found]))

@@ -14,6 +14,7 @@ from topicd.config import Settings
 from topicd.disk.fs import Fs
 from topicd.shards.delivery.storing import segmenting
 from topicd.shards.delivery.storing.segmenting import Draft
+from topicd.shards.delivery.storing.topic_state import label_of
 from topicd.shards.delivery.topic.flight import InFlight
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
@@ -53,6 +54,8 @@ class CheckpointRound:
         for draft in segmenting.plan(topic, settings, now_ms, [entry.blob() for entry in direct]):
             dead = Ranges(contents.tail_dead.within(draft.first_seq, draft.last_seq))
             self.add_marks(place, topic, draft.first_seq, dead, unsure)
+            if draft.create and not contents.segments:
+                draft.label = label_of(topic).pack()
             self.drafts.append((topic, draft))
             self.places.append(place)
 

@@ -169,6 +169,7 @@ class Rounds:
             "checkpoints": self.done,
             "checkpoint_failures": self.failed + self._snapshots.failures,
             "snapshots": self._snapshots.saved,
+            "snapshot_failing": int(self._snapshots.failing),
         }
 
     # ---- when ----

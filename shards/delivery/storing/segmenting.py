@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
 
+from topicd._native.interface import Buffer
 from topicd.config import Settings
 from topicd.frames import core, ts_at
 from topicd.shards.delivery.topic.tail import Blob
@@ -36,6 +37,7 @@ class Draft:
     bytes: int = 0
     seal: bool = False
     direct: bool = False  # holds records that are in no log: what its index names was acknowledged
+    label: Buffer = b""  # whose the directory is, for the first segment in it
 
     @property
     def last_seq(self) -> int:
@@ -57,6 +59,7 @@ class Draft:
             create=self.create,
             seal=SealJob(self.created_ms) if self.seal else None,
             direct=self.direct,
+            label=self.label,
         )
 
     def info(self) -> SegmentInfo:

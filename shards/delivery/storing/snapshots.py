@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from topicd.errors import TopicdError
+from topicd.ipc.walstate import WalState, read_states
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.removing.reclaim import Reclaimer
 from topicd.shards.delivery.slices import in_slices, spread
@@ -67,6 +68,11 @@ class Snapshots:
         self._publish_absorbed()
 
     @property
+    def failing(self) -> bool:
+        """The newest attempt failed: until one succeeds the WAL forgets nothing."""
+        return bool(self._told)
+
+    @property
     def due(self) -> bool:
         if self.round is not None:
             return False
@@ -117,7 +123,7 @@ class Snapshots:
             self.failures += 1
             self._backlog.metadata_changed = True
             if str(exc) != self._told:
-                self._told = str(exc)
+                self._told = str(exc) or repr(exc)
                 log.error("snapshot failed", extra={"error": str(exc)})
         finally:
             self.round = None
@@ -129,6 +135,12 @@ class Snapshots:
         for outlet, stored, mark in zip(self._outlets, self._stored, self._marks[0], strict=True):
             outlet.set_absorbed(min(stored, mark))
 
+    def _wal_states(self) -> dict[int, WalState]:
+        try:
+            return read_states(self._place.instance, self._place.wal_shards)
+        except (OSError, TopicdError):
+            return {}  # the shared memory is gone: the daemon is on its way out
+
     def _head(self) -> dict[str, Any]:
         """Before any of the topics: one that is born while they are gathered is in the log behind the marks."""
         return {
@@ -136,6 +148,8 @@ class Snapshots:
             "shard": self._place.index,
             "shards": self._place.delivery_shards,
             "settled_below": self._catalog.settled_below,
+            # So far each log was durable: a start that finds less of it knows that something is missing.
+            "wal": sorted((shard, state.synced_lsn) for shard, state in self._wal_states().items()),
             "topics": [],
         }
 

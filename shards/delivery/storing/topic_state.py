@@ -1,4 +1,4 @@
-"""A topic to and from its entry in a snapshot."""
+"""A topic to and from its entry in a snapshot, and to the label of its directory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from topicd.shards.delivery.topic.contents import Damaged
 from topicd.shards.delivery.topic.floors import Loss
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.segment.settle_marks import on_record
 from topicd.shards.storage.topic_entry import TopicEntry
+from topicd.shards.storage.topic_label import Label
 
 
 def entry_of(topic: Topic) -> TopicEntry:
@@ -29,7 +31,12 @@ def entry_of(topic: Topic) -> TopicEntry:
         damaged=[(place.first_seq, place.last_seq, place.where) for place in contents.damaged],
         changes=topic.changes.settled,
         parts={part.KEY: part.to_snapshot(seqs.visible) for part in topic.parts()},
+        dead={first: on_record(marks, contents.unmarked.get(first)) for first, marks in contents.marks.items()},
     )
+
+
+def label_of(topic: Topic) -> Label:
+    return Label(topic.id, topic.name, topic.config.to_fields(), topic.created_ms)
 
 
 def topic_of(entry: TopicEntry, outlet: int) -> Topic:

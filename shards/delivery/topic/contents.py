@@ -139,5 +139,12 @@ class Contents:
         return any(place.first_seq <= last and first <= place.last_seq for place in self.damaged)
 
     def unexplained(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Of seqs that nothing holds, those that no delete and no loss of power accounts for."""
-        return Ranges([*self.gone, *self.lost]).missing(first, last) if first <= last else []
+        """Of seqs that nothing holds, those that no delete, no loss of power and no known damage accounts for."""
+        damaged = [(place.first_seq, place.last_seq) for place in self.damaged]
+        return Ranges([*self.gone, *self.lost, *damaged]).missing(first, last) if first <= last else []
+
+    def note_damaged(self, first: int, last: int, where: str) -> None:
+        """Once, however often it is found."""
+        known = Ranges((place.first_seq, place.last_seq) for place in self.damaged)
+        if first <= last and known.missing(first, last):
+            self.damaged.append(Damaged(first, last, where))

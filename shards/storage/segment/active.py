@@ -2,8 +2,8 @@
 what is kept is durable before anybody relies on it.
 
 The index is written after the data was synced, so a frame that an entry names was durable once: if it is bad
-now, that is damage. Frames behind the index are believed one by one; from the first bad one on they are cut,
-because the WAL still has them.
+now, that is damage. An index that contradicts frames which can be read is not believed at all. Frames behind the
+index are believed one by one; from the first bad one on they are cut, because the WAL still has them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topicd.disk.fs import File, Fs, replace_file
-from topicd.disk.loading import Content, load
+from topicd.disk.loading import Content
 from topicd.shards.storage.segment.index import (
     ENTRY_BYTES,
     entries_within,
@@ -33,7 +33,7 @@ class _Found(NamedTuple):
     trusted: int  # of these, all but the last, which may be torn inside and is read again
     tail: ScannedTail  # frames behind the trusted entries
     size: int  # of .data
-    content: Content  # .data from the frames behind the trusted entries on
+    content: Content  # .data
     index_problem: str  # why .idx may have named more than `claimed`, ""
 
 
@@ -48,18 +48,25 @@ class ActiveSegment:
         place = resolve(self._dir, self._first)
         found = place.load_index(self._fs)
         index = bytes(found.view[: found.bad[0].start] if found.bad else found.view)
-        file = place.open(self._fs, DATA)
-        try:
-            size = file.size()
-            claimed = tiled_entries(index)
-            believed = entries_within(index, claimed, size)
-            trusted = max(believed - 1, 0)
-            start = entry_at(index, trusted).offset if believed else 0
-            content = load(file, start, size)
-        finally:
-            file.close()
-        tail = scan_tail(content.view, start, self._first + trusted, topic_id_of(self._dir))
+        content = place.load(self._fs, DATA)
+        size = len(content.view)
+        claimed = tiled_entries(index)
+        whole = scan_tail(content.view, 0, self._first, topic_id_of(self._dir))
+        compared = min(len(whole.entries), claimed * ENTRY_BYTES)
+        if index[:compared] != whole.entries[:compared] and not self._only_ends_torn(index, whole, claimed):
+            # Of another segment, or rotten: what it says of frames that can be read is not so.
+            return _Found(index, 0, 0, 0, whole, size, content, found.problem)
+        believed = entries_within(index, claimed, size)
+        trusted = max(believed - 1, 0)
+        start = entry_at(index, trusted).offset if believed else 0
+        tail = scan_tail(content.view[start:], start, self._first + trusted, topic_id_of(self._dir))
         return _Found(index, claimed, believed, trusted, tail, size, content, found.problem)
+
+    @staticmethod
+    def _only_ends_torn(index: bytes, whole: ScannedTail, claimed: int) -> bool:
+        """The last entry may be half written: its place is right, its time or flags are not."""
+        before = (claimed - 1) * ENTRY_BYTES
+        return len(whole.entries) >= claimed * ENTRY_BYTES and index[:before] == whole.entries[:before]
 
     @property
     def rewritten(self) -> bool:

@@ -22,6 +22,7 @@ from topicd._native.interface import Buffer
 from topicd.disk.fs import TMP_SUFFIX, File, Fs, tmp_path
 from topicd.disk.steps import Chain, Failure, MakeDir, Put, Rename, Step, SyncDir
 from topicd.errors import StorageCorrupt, StorageFailed, TopicdError
+from topicd.paths import TOPIC_NAME_FILE
 from topicd.shards.storage.segment.deletions import pack_marks, write_marks
 from topicd.shards.storage.segment.index import ENTRY_BYTES
 from topicd.shards.storage.segment.info import SegmentDamage, SegmentInfo
@@ -49,6 +50,7 @@ class AppendJob(NamedTuple):
     create: bool = False
     seal: SealJob | None = None
     direct: bool = False  # no log has these records: they are not stored before their index is synced
+    label: Buffer = b""  # whose directory it is, for one that may be new
 
 
 class MarkJob(NamedTuple):
@@ -175,11 +177,17 @@ def _make_directories(fs: Fs, topics: list[_Topic]) -> list[_Topic]:
     """The topics that have their directory. One whose first job finds a segment, or whose earlier job has made one, has
     it durably."""
     new = [topic[0] for topic in topics if topic[0].job.create]
-    _run(fs, new, [[MakeDir(work.place)] for work in new])
+    few = len(topics) <= SINGLE_SYNCS
+    _run(fs, new, [[MakeDir(work.place), *_label(work, sync=few)] for work in new])
     if len(_unfinished(topics, 0)) <= SINGLE_SYNCS:
         # Else they are stored by a sync of the filesystem, which takes the names along.
         _for_each_root(new, fs.sync_dir)
     return _unfinished(topics, 0)
+
+
+def _label(work: _Work[AppendJob], *, sync: bool) -> list[Step]:
+    label = work.job.label
+    return [Put(f"{work.place}/{TOPIC_NAME_FILE}", True, 0, (label,), sync)] if label else []
 
 
 def _store_many(fs: Fs, works: list[_Work[AppendJob]]) -> None:

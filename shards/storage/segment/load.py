@@ -7,61 +7,125 @@ older one was durable before its successor was made, so bad bytes in it are dama
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from topicd.disk.fs import Fs
+from topicd.disk.fs import Fs, is_directory
+from topicd.limits import MAX_SEQ
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.active import ActiveSegment
-from topicd.shards.storage.segment.deletions import load_marks
 from topicd.shards.storage.segment.index import (
     DAMAGED,
     ENTRY_BYTES,
     GONE,
     bytes_of,
     entries_within,
+    entry_count,
     flagged,
     tiled_entries,
 )
-from topicd.shards.storage.segment.info import LoadedSegments, SegmentDamage, SegmentInfo
+from topicd.shards.storage.segment.info import Cut, LoadedSegments, SegmentDamage, SegmentInfo
+from topicd.shards.storage.segment.misplaced import bring_back, quarantine_of, send_home, stranger
 from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS
-from topicd.shards.storage.segment.places import list_files, resolve
+from topicd.shards.storage.segment.places import SegmentPlace, list_files, resolve
 from topicd.shards.storage.segment.rewrite import finish_rewrite
 from topicd.shards.storage.segment.seal import seal_segment
+from topicd.shards.storage.segment.settle_marks import DeadOnRecord, settle_marks
 from topicd.shards.storage.segment.tags import Seal, read_seal
 
 
-def load_segments(fs: Fs, topic_dir: Path) -> LoadedSegments:
-    """Every segment of the topic, finished and cleaned up where a crash left it half way.
+def load_segments(fs: Fs, topic_dir: Path, dead: Mapping[int, DeadOnRecord] | None = None) -> LoadedSegments:
+    """Every segment of the topic, finished and cleaned up where a crash left it half way. dead: what a snapshot has on
+    record of deleted seqs, by segment; None if none knows the topic, or it is one of an older format.
 
     FormatError if a seal is of a version not known here. Call it before anything writes to the directory.
     What it shows was read, not synced: one fs.sync_filesystem() over all topics comes before the first WAL
     file goes.
     """
-    return _Loader(fs, topic_dir).run()
+    return _Loader(fs, topic_dir, dead).run()
 
 
 class _Loader:
-    def __init__(self, fs: Fs, topic_dir: Path) -> None:
+    def __init__(self, fs: Fs, topic_dir: Path, dead: Mapping[int, DeadOnRecord] | None) -> None:
         self._fs = fs
         self._dir = topic_dir
+        self._dead = dead
+        self._seals: dict[int, Seal | None] = {}
         self._report = LoadedSegments()
 
     def run(self) -> LoadedSegments:
         parts = self._list()
+        self._put_in_place(parts)
         following: int | None = None
         newest_first: list[SegmentInfo] = []
         for first in sorted(parts, reverse=True):
             if DATA in parts[first]:
-                info = self._open(first, parts[first], following)
+                info = self._open_past_directories(first, parts[first], following)
                 following = first
             else:
-                info = self._without_data(first, parts[first])
+                info = self._without_data(first, parts[first], newest=following is None)
             if info is not None:
                 newest_first.append(info)
         self._report.segments = newest_first[::-1]
         self._compare_neighbours()
         return self._report
+
+    def _put_in_place(self, parts: dict[int, set[str]]) -> None:
+        """No data file is opened under a name that is not its own; one that belongs here comes back."""
+        firsts = sorted(parts)
+        for first, before in pairwise([*firsts, MAX_SEQ]):
+            if DATA not in parts[first]:
+                continue
+            try:
+                seal = self._seal(first, parts[first])
+                owner = stranger(self._fs, self._dir, first, parts[first], seal, before)
+            except IsADirectoryError:
+                self._move_directories(first, parts[first])
+                continue
+            if owner is not None:
+                kept = send_home(self._fs, self._dir, first, owner)
+                parts[first].discard(DATA)
+                last = first + (seal.count if seal else tiled_entries(self._place(first).read_index(self._fs))) - 1
+                self._damage(first, DATA, first, last, f"holds {owner}, moved to {kept}")
+        for first in firsts:
+            if DATA not in parts[first] and parts[first] & {TAGS, IDX}:
+                seal = self._seal(first, parts[first])
+                if bring_back(self._fs, self._dir, first, seal):
+                    parts[first].add(DATA)
+                    self._report.damage = [d for d in self._report.damage if d.path != self._place(first).file(DATA)]
+                    last = first + (seal.count if seal else 1) - 1
+                    self._damage(first, DATA, first, last, "was in quarantine, is back in its place", repaired=True)
+
+    def _open_past_directories(self, first: int, have: set[str], following: int | None) -> SegmentInfo | None:
+        try:
+            return self._open(first, have, following)
+        except OSError:
+            # Is one of its files a directory? Then it is nothing of ours, and the file is lost.
+            if not self._move_directories(first, have):
+                raise
+            if DATA not in have:
+                return self._without_data(first, have, newest=following is None)
+            return self._open(first, have, following)
+
+    def _move_directories(self, first: int, have: set[str]) -> bool:
+        found = [part for part in sorted(have) if is_directory(self._fs, self._place(first).file(part))]
+        for part in found:
+            kept = quarantine_of(self._fs, self._dir).move(self._place(first).file(part))
+            self._damage(first, part, first, first - 1, f"is a directory, moved to {kept}")
+            have.discard(part)
+        return bool(found)
+
+    def _seal(self, first: int, have: set[str]) -> Seal | None:
+        """Read once: nothing but a seal made here changes it."""
+        if TAGS not in have:
+            return None
+        if first not in self._seals:
+            self._seals[first] = read_seal(self._fs, self._dir, first)
+        return self._seals[first]
+
+    def _place(self, first: int) -> SegmentPlace:
+        return resolve(self._dir, first)
 
     def _list(self) -> dict[int, set[str]]:
         parts: dict[int, set[str]] = {}
@@ -85,8 +149,8 @@ class _Loader:
                 self._damage(info.first_seq, DATA, info.first_seq, due - 1, "overlaps the segment before it")
 
     def _open(self, first: int, have: set[str], following: int | None) -> SegmentInfo | None:
-        marks = self._marks(first) if DEL in have else Ranges()
-        seal = read_seal(self._fs, self._dir, first) if TAGS in have else None
+        seal = self._seal(first, have)
+        marks = self._marks(first, have, seal)
         if seal is not None and self._index_is_whole(seal, needed=bool(marks)):
             info, gone = self._sealed(seal), seal.gone
         elif following is None and TAGS not in have:
@@ -97,7 +161,7 @@ class _Loader:
         else:
             info, gone = self._seal_late(first, have, seal, following)
         if marks:
-            _count_dead(info, resolve(self._dir, first).read_index(self._fs), marks)
+            _count_dead(info, self._place(first).read_index(self._fs), marks)
             inside = Ranges(marks.within(first, info.last_seq))
             inside.update(gone)
             gone = inside
@@ -130,12 +194,12 @@ class _Loader:
         first, last = seal.first_seq, seal.first_seq + seal.count - 1
         size = self._size(first, DATA)
         if size != seal.data_bytes:
-            index = resolve(self._dir, first).read_index(self._fs)
+            index = self._place(first).read_index(self._fs)
             lost = first + entries_within(index, seal.count, size)
             what = f"has {size} bytes, its seal says {seal.data_bytes}"
             self._damage(first, DATA, lost, last, what, repaired=lost > last)
         if seal.damaged:
-            index = resolve(self._dir, first).read_index(self._fs)
+            index = self._place(first).read_index(self._fs)
             for a, b in flagged(index, first, DAMAGED):
                 self._damage(first, DATA, a, b, "frames could not be read when it was sealed")
         return _info(seal)
@@ -144,7 +208,7 @@ class _Loader:
         self, first: int, have: set[str], seal: Seal | None, following: int | None
     ) -> tuple[SegmentInfo, Ranges]:
         """Derived files from the data. What seal or index counted and the data does not show is lost."""
-        index = resolve(self._dir, first).read_index(self._fs)
+        index = self._place(first).read_index(self._fs)
         claimed = first + tiled_entries(index) - 1 if seal is None else first + seal.count - 1
         gone = Ranges(flagged(index, first, GONE)) if seal is None else seal.gone
         sealed = seal_segment(
@@ -164,39 +228,56 @@ class _Loader:
             self._damage(first, TAGS if seal is None else IDX, first, last, what, repaired=True)
         return sealed.info, sealed.gone
 
-    def _without_data(self, first: int, have: set[str]) -> SegmentInfo | None:
-        seal = read_seal(self._fs, self._dir, first) if TAGS in have else None
+    def _without_data(self, first: int, have: set[str], *, newest: bool) -> SegmentInfo | None:
+        """Nobody serves it, and the rest is served. What is left of it stays as a proof, unless records from the log
+        will need the name."""
+        seal = self._seal(first, have)
         count = seal.count if seal else max(self._size(first, IDX), 0) // ENTRY_BYTES
         if count == 0:
             # What an interrupted drop leaves.
             for part in (TAGS, IDX, DEL):
-                self._fs.unlink(resolve(self._dir, first).file(part), missing_ok=True)
+                self._fs.unlink(self._place(first).file(part), missing_ok=True)
             return None
-        self._damage(first, DATA, first, first + count - 1, "the data file is missing")
-        if seal is None:
-            return None
-        info = _info(seal)
-        dead = seal.gone
-        if DEL in have:
-            dead.update(self._marks(first).within(first, info.last_seq))
-        if dead:
-            self._report.marks[first], info.dead = dead, dead.covered
-        return info
+        path, last = self._place(first).file(DATA), first + count - 1
+        if newest:
+            kept = path
+            for part in sorted(have & {TAGS, IDX, DEL}):
+                kept = quarantine_of(self._fs, self._dir).move(self._place(first).file(part))
+            self._report.cuts.append(Cut(path, first, last, kept, last))
+        elif not any(d.path == path and d.first_seq <= d.last_seq for d in self._report.damage):
+            self._damage(first, DATA, first, last, "the data file is missing")
+        return None
 
-    def _marks(self, first: int) -> Ranges:
-        marks = load_marks(self._fs, self._dir, first)
-        if marks.bad:
-            self._damage(first, DEL, first, first, f"{marks.bad} deletion marks cannot be read")
-        return marks.ranges
+    def _marks(self, first: int, have: set[str], seal: Seal | None) -> Ranges:
+        record = self._dead.get(first) if self._dead is not None else None
+        if DEL not in have and record is None:
+            return Ranges()
+
+        def gone() -> Ranges:
+            return (
+                seal.gone if seal is not None else Ranges(flagged(self._place(first).read_index(self._fs), first, GONE))
+            )
+
+        settled = settle_marks(self._fs, self._dir, first, record, gone, recorded=self._dead is not None)
+        if settled.bad:
+            self._damage(first, DEL, first, first, f"{settled.bad} deletion marks cannot be read")
+        if settled.restored:
+            what = "deletion marks were gone, taken from the snapshot"
+            self._damage(first, DEL, first, first - 1, what, repaired=True)
+        if settled.unknown:
+            last = first + (seal.count if seal else entry_count(self._place(first).read_index(self._fs))) - 1
+            what = f"{settled.unknown} deleted records cannot be told from the others: their marks are gone"
+            self._damage(first, DEL, first, last, what)
+        return settled.ranges
 
     def _size(self, first: int, part: str) -> int:
         try:
-            return self._fs.size(resolve(self._dir, first).file(part))
+            return self._fs.size(self._place(first).file(part))
         except FileNotFoundError:
             return -1
 
     def _damage(self, segment: int, part: str, first: int, last: int, what: str, *, repaired: bool = False) -> None:
-        path = resolve(self._dir, segment).file(part)
+        path = self._place(segment).file(part)
         self._report.damage.append(SegmentDamage(path, first, last, what, repaired))
 
 

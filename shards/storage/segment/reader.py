@@ -297,6 +297,16 @@ class SegmentReader:
         seal = Seal(info.first_seq, info.count, 0, info.data_bytes, info.first_ts, info.last_ts, info.created_ms, 0)
         return memoryview(b"".join(pack_tags(seal, tagged)))
 
+    def _tags_of(self, first: int, last: int) -> list[tuple[bytes, int]]:
+        """Of the records that can be believed."""
+        frames = self.read(first, last)
+        if not core.scan_frames(frames, 0, len(frames)).problem:
+            return core.frame_tags(frames, 0, len(frames))
+        if first == last:
+            return []
+        middle = (first + last) // 2
+        return [*self._tags_of(first, middle), *self._tags_of(middle + 1, last)]
+
     def close(self) -> None:
         """May be called twice. Do not call it while another thread reads; forget the reader instead."""
         for file in (self._index_file, self._data):

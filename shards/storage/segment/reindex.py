@@ -36,7 +36,7 @@ def reindex(view: memoryview, first_seq: int, topic_id: int | None, last_seq: in
     index = bytearray()
     damaged: list[tuple[int, int]] = []
     seq, end = first_seq, 0
-    for run in _believed_runs(view, topic_id):
+    for run in believed_runs(view, topic_id):
         if run.first_seq < seq:
             continue
         entries = core.index_entries(view, run.start, run.end, run.start)
@@ -65,7 +65,8 @@ def _last_ts(index: bytes | bytearray, default: int) -> int:
     return entry_at(index, entry_count(index) - 1).ts if index else default
 
 
-def _believed_runs(view: memoryview, topic_id: int | None) -> Iterator[Run]:
+def believed_runs(view: memoryview, topic_id: int | None) -> Iterator[Run]:
+    """Of the topic, in the order of the bytes; what cannot be read between them is passed over."""
     at = 0
     while at < len(view):
         scan = core.scan_frames(view, at, len(view))

@@ -77,7 +77,7 @@ def test_lock_held_by_an_unknown_is_refused_at_once(data: DataDir) -> None:
 
 def test_format_is_made_once_and_read_ever_after(data: DataDir) -> None:
     made = datadir.open_format(RealFs(), data)
-    assert made.version == 2
+    assert made.version == 4
     assert 0 <= made.wal_seed < 2**64
     assert datadir.open_format(RealFs(), data) == made
     assert json.loads(data.format.read_text())["wal_seed"] == made.wal_seed
@@ -92,16 +92,43 @@ def test_damaged_format_is_refused(data: DataDir, raw: str) -> None:
 
 
 def test_format_of_another_version_is_refused(data: DataDir) -> None:
-    data.format.write_text('{"version": 3, "created_ms": 0, "wal_seed": 0}')
-    with pytest.raises(FormatError, match="version 3, this topicd knows version 2"):
+    data.format.write_text('{"version": 5, "created_ms": 0, "wal_seed": 0}')
+    with pytest.raises(FormatError, match="version 5, this topicd knows version 4"):
         datadir.open_format(RealFs(), data)
 
 
-def test_format_of_the_version_before_is_read_and_upgraded_by_who_writes(data: DataDir) -> None:
-    data.format.write_text('{"version": 1, "created_ms": 5, "wal_seed": 6}')
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_format_of_versions_before_is_read_and_upgraded_by_who_writes(data: DataDir, version: int) -> None:
+    data.format.write_text(f'{{"version": {version}, "created_ms": 5, "wal_seed": 6}}')
     found = datadir.open_format(RealFs(), data)
-    assert (found.version, json.loads(data.format.read_text())["version"]) == (1, 1)
-    assert datadir.upgrade(RealFs(), data, found) == datadir.open_format(RealFs(), data) == (2, 5, 6)
+    assert (found.version, json.loads(data.format.read_text())["version"]) == (version, version)
+    assert datadir.upgrade(RealFs(), data, found) == datadir.open_format(RealFs(), data) == (4, 5, 6)
+
+
+@pytest.mark.parametrize("value", ['"2"', "2.0", "true", "-1", "18446744073709551616", "null"])
+@pytest.mark.parametrize("name", ["version", "created_ms", "wal_seed"])
+def test_format_takes_nothing_but_whole_numbers(data: DataDir, name: str, value: str) -> None:
+    fields = {"version": "2", "created_ms": "1", "wal_seed": "1", name: value}
+    data.format.write_text("{" + ", ".join(f'"{key}": {text}' for key, text in fields.items()) + "}")
+    with pytest.raises(FormatError, match="restore it from a backup"):
+        datadir.open_format(RealFs(), data)
+
+
+@pytest.mark.fault("ROTT-01")
+def test_every_changed_byte_of_format_is_noticed(data: DataDir) -> None:
+    datadir.open_format(RealFs(), data)
+    raw = data.format.read_bytes()
+    for at in range(len(raw)):
+        for bit in range(8):
+            changed = bytearray(raw)
+            changed[at] ^= 1 << bit
+            data.format.write_bytes(changed)
+            with pytest.raises(FormatError, match=r"restore it from a backup|this topicd knows version"):
+                datadir.open_format(RealFs(), data)
+    for size in range(len(raw)):
+        data.format.write_bytes(raw[:size])
+        with pytest.raises(FormatError, match="restore it from a backup"):
+            datadir.open_format(RealFs(), data)
 
 
 def test_format_is_not_invented_where_there_is_data(data: DataDir) -> None:

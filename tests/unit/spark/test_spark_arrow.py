@@ -15,7 +15,7 @@ from topicd.client.core.batch import Batch  # noqa: E402
 from topicd.client.core.encode import encode_many  # noqa: E402
 from topicd.errors import InvalidRequest  # noqa: E402
 from topicd.ipc.protocol.codec import Fetched  # noqa: E402
-from topicd.spark.arrow import Shape, parse_json  # noqa: E402
+from topicd.spark.arrow import Shape, joined, parse_json  # noqa: E402
 from topicd.spark.options import ReadOptions  # noqa: E402
 
 T0 = 1_700_000_000_123
@@ -152,3 +152,14 @@ def test_a_text_that_does_not_fit_is_null_and_moves_no_other(broken: bytes, othe
 
 def test_no_texts_are_no_rows() -> None:
     assert len(parse_json(pa.array([], pa.binary()), STRUCT)) == 0
+
+
+def test_small_batches_are_joined_and_large_ones_go_as_they_are() -> None:
+    kinds = [(name, KINDS[name]) for name in ("topic", "seq", "meta", "data")]
+    small, large = shaped(RECORDS, *kinds), shaped([(bytes(1 << 20), None, None, None)] * 5, *kinds)
+    found = list(joined([small, small, small, large, small]))
+    assert [one.num_rows for one in found] == [3 * len(RECORDS) + 5, len(RECORDS)]
+    rows = [row for one in (small, small, small, large, small) for row in one.to_pylist()]
+    assert [row for one in found for row in one.to_pylist()] == rows
+    assert list(joined([large])) == [large]
+    assert list(joined([])) == []

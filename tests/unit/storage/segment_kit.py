@@ -5,7 +5,7 @@ is there.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from topicd.shards.storage.segment.jobs import AppendJob, JobResult, SealJob, ru
 from topicd.shards.storage.segment.load import load_segments
 from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reader import SegmentReader
+from topicd.shards.storage.segment.settle_marks import DeadOnRecord
 
 TOPICS = Path("/data/topics")
 FULL = os.environ.get("TOPICD_SWEEP") == "full"
@@ -105,20 +106,20 @@ class Contents:
     corrupt: Ranges  # seqs whose reading says StorageCorrupt
 
 
-def contents(fs: Fs, topic_dir: Path) -> Contents:
-    """Load the topic and read every record one by one, verified."""
-    loaded = load_segments(fs, topic_dir)
+def contents(fs: Fs, topic_dir: Path, dead: Mapping[int, DeadOnRecord] | None = None) -> Contents:
+    """Load the topic and read every record one by one, verified. dead: what a snapshot has on record."""
+    loaded = load_segments(fs, topic_dir, dead)
     records: dict[int, bytes] = {}
     corrupt = Ranges()
     for info in loaded.segments:
-        dead = loaded.marks.get(info.first_seq, Ranges())
+        marks = loaded.marks.get(info.first_seq, Ranges())
         try:
             reader = SegmentReader(fs, topic_dir, info).open()
         except StorageCorrupt:
             corrupt.add(info.first_seq, info.last_seq)
             continue
         for seq in range(info.first_seq, info.last_seq + 1):
-            if seq in dead:
+            if seq in marks:
                 continue
             try:
                 reader.verify(seq, seq)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.fakedisk import FakeDisk
-from tests.support.faultfs import FaultFs
+from tests.support.faultfs import Crashed, FaultFs
+from topicd import paths
+from topicd.shards.storage import snapshot
 from topicd.shards.storage.snapshot import SnapshotStore
 
 HOME = Path("/data/meta/shard-00")
@@ -141,3 +144,60 @@ def test_a_corrupt_one_of_a_run_falls_back_inside_the_run(disk: FakeDisk) -> Non
     again = SnapshotStore(disk, HOME)
     assert again.load_by_run() == [(run_number(2, 1), {"v": "one"})]
     assert len(again.problems) == 1
+
+
+def entries(count: int) -> dict[str, object]:
+    topics = [{"id": n, "name": f"t{n}", "x": f"{count:0100d}"} for n in range(count)]
+    return {"run": 1, "shard": 0, "shards": 1, "topics": topics}
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "PART_BYTES", 1000)
+
+
+def test_a_body_too_large_for_one_file_is_written_in_parts(disk: FakeDisk, small_parts: None) -> None:
+    store = SnapshotStore(disk, HOME)
+    for count in (5, 50, 60):
+        store.save(entries(count))
+        assert SnapshotStore(disk, HOME).load_newest() == (store.numbers()[-1], entries(count))
+    assert {paths.parse_snapshot(n) or paths.parse_snapshot_part(n) for n in disk.listdir(HOME)} == {2, 3}
+    assert len(disk.listdir(HOME)) > 10
+    assert all(len(content) < 1200 for content in disk.files().values())
+
+
+def test_a_snapshot_with_one_bad_part_is_passed_over_whole(disk: FakeDisk, small_parts: None) -> None:
+    store = SnapshotStore(disk, HOME)
+    store.save(entries(20))
+    store.save(entries(21))
+    parts = [path for path in disk.files() if paths.parse_snapshot_part(path.name) == 2]
+    assert len(parts) == 3
+    for path in parts:
+        for change in ("flip", "missing", "other"):
+            image = disk.image(1)
+            if change == "flip":
+                image.damage(path, 500, bytes([image.files()[path][500] ^ 1]))
+            elif change == "missing":
+                image.unlink(path)
+            else:
+                other = image.files()[path.with_name(path.name.replace("-2.", "-1."))]
+                image.unlink(path)
+                image.open(path, write=True, create=True).pwrite([other], 0)
+            again = SnapshotStore(image, HOME)
+            assert again.load_newest() == (1, entries(20))
+            assert len(again.problems) == 1
+
+
+def test_parts_are_durable_before_the_snapshot_that_names_them(disk: FakeDisk, small_parts: None) -> None:
+    SnapshotStore(disk, HOME).save(entries(20))
+    counting = FaultFs(disk.image(1))
+    SnapshotStore(counting, HOME).save(entries(30))
+    for call in range(1, counting.count + 1):
+        faults = FaultFs(disk.image(1))
+        faults.crash_after = call
+        with suppress(Crashed):
+            SnapshotStore(faults, HOME).save(entries(30))
+        for seed in range(7):
+            found = SnapshotStore(faults.inner.image(seed), HOME)
+            assert found.load_newest() in ((1, entries(20)), (2, entries(30))), (call, seed)
+            assert found.problems == []

@@ -22,13 +22,13 @@ from topicd.ipc.protocol import unixsock
 from topicd.ipc.protocol.codec import Fetched, answer_map, packed
 from topicd.ipc.protocol.messages import Segments
 from topicd.ipc.protocol.selecting import select
-from topicd.limits import MAX_CONTROL_MESSAGE, MAX_FRAME, MAX_SEQ, MIB
+from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_FRAME, MAX_SEQ
 from topicd.model import TagMatch
 
 _LENGTH = struct.Struct("<I")
 _SEGMENTS = 32
 _TIMEOUT_S = 10.0
-_PIECE = 1 * MIB  # read at once: it is still in the cache of the processor when it is checked and decoded
+_PIECE = 256 * KIB  # read at once: small enough to be in the processor's cache while it is checked and decoded
 
 
 @dataclass(frozen=True, slots=True)

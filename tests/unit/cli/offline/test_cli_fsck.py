@@ -248,15 +248,17 @@ def test_writes_that_were_never_synced_may_be_damaged(stored: Built) -> None:
     assert [(f["first_seq"], f["last_seq"]) for f in findings(damaged)] == [(105, 105)]
 
 
-def test_a_missing_data_file_is_told_and_cannot_be_mended(stored: Built) -> None:
+def test_a_missing_data_file_is_told_and_what_is_left_of_the_segment_makes_way(stored: Built) -> None:
     part(stored, 51, "data").unlink()
-    for _ in range(2):
-        done = fsck(stored, "--repair", "--json")
-        assert done.exit_code == 1
-        (finding,) = findings(done)
-        assert (finding["what"], finding["first_seq"], finding["last_seq"]) == ("the data file is missing", 51, 100)
-        assert finding["action"] is None
-    assert "1 left as they are" in fsck(stored, "--repair").stdout
+    done = fsck(stored, "--repair", "--json")
+    assert done.exit_code == 1
+    (finding,) = findings(done)
+    assert (finding["what"], finding["first_seq"], finding["last_seq"]) == ("the data file is missing", 51, 100)
+    assert finding["action"] == "what is left of the segment is in quarantine"
+    assert not part(stored, 51, "idx").exists() and not part(stored, 51, "tags").exists()
+    assert len(list(stored.data.quarantine.rglob("seg-*51.*"))) == 2
+    (again,) = findings(fsck(stored, "--repair", "--json"))
+    assert (again["what"], again["first_seq"], again["last_seq"]) == ("no segment has these records", 51, 100)
 
 
 def test_missing_segments_are_told_unless_metadata_explains_them(stored: Built) -> None:
@@ -288,9 +290,9 @@ def test_strangers_are_named_and_left_alone(stored: Built) -> None:
     assert all(path.read_text() == "mine" for path in strangers)
 
 
-def test_directories_of_no_topic_are_noted(stored: Built) -> None:
+def test_directories_of_no_topic_are_damage(stored: Built) -> None:
     stored.segment(77, 1, 3)
-    assert "belongs to no topic" in findings(fsck(stored, "--json"), "note")[0]["what"]
+    assert "belongs to no topic" in findings(fsck(stored, "--json"))[0]["what"]
 
 
 def test_identity_and_format(stored: Built) -> None:

@@ -17,6 +17,7 @@ from tests.unit.storage.segment_kit import (
     seqs,
 )
 from topicd._native import core
+from topicd.disk.loading import PAGE
 from topicd.shards.storage.segment.load import load_segments
 
 
@@ -177,3 +178,33 @@ def test_writing_goes_on_after_a_cut(disk: FakeDisk, three: Topic) -> None:
     found = contents(disk.image(0), three.dir)
     intact(found, three)
     assert list(found.records) == seqs(1, 70)
+
+
+@pytest.mark.fault("RDF-01")
+def test_a_tail_that_cannot_be_read_is_kept_when_it_is_cut(disk: FakeDisk, three: Topic) -> None:
+    """Written, perhaps synced, not in the index yet: the WAL should have it, and if not, somebody must say so."""
+    data = three.file("data")
+    size = disk.size(data)
+    append_bytes(disk, three, frames(7, 61, 4, 3 * PAGE))
+    lost_from = size + len(frames(7, 61, 1, 3 * PAGE))
+    disk.spoil(data, lost_from + PAGE, disk.size(data))
+    found = contents(disk, three.dir)
+    assert list(found.records) == seqs(1, 61)
+    [kept] = found.loaded.cuts
+    assert (kept.first_seq, kept.kept.suffix) == (62, ".cut")
+    assert disk.size(kept.kept) == found.loaded.torn_bytes > 0
+    assert disk.size(data) == lost_from
+    assert contents(disk, three.dir).records == found.records
+
+
+@pytest.mark.fault("RDF-01")
+def test_a_torn_tail_behind_an_index_that_cannot_be_read_is_kept_too(disk: FakeDisk, three: Topic) -> None:
+    """What the index named is not known, so what is torn may have been durable."""
+    append_bytes(disk, three, frames(7, 61, 2)[:-5])
+    disk.spoil(three.file("idx"), 0, 1)
+    found = contents(disk, three.dir)
+    assert list(found.records) == seqs(1, 61)
+    assert [kept.first_seq for kept in found.loaded.cuts] == [62]
+    assert [(one.path.suffix, one.repaired) for one in found.loaded.damage] == [(".idx", True)]
+    again = contents(disk, three.dir)
+    assert (again.records, again.loaded.damage) == (found.records, [])

@@ -1,0 +1,119 @@
+"""Random damage to the files of a data directory: what disks, people and backup scripts do to them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+PAGE = 4096
+
+
+def flip(path: Path, files: list[Path], random: Random) -> str:
+    raw = bytearray(path.read_bytes())
+    if not raw:
+        return "nothing to flip"
+    at, bit = random.randrange(len(raw)), random.randrange(8)
+    raw[at] ^= 1 << bit
+    path.write_bytes(raw)
+    return f"bit {bit} of byte {at}"
+
+
+def flip_near_the_front(path: Path, files: list[Path], random: Random) -> str:
+    """WAL files are mostly zeros: most of what matters is here."""
+    raw = bytearray(path.read_bytes())
+    if not raw:
+        return "nothing to flip"
+    at, bit = random.randrange(min(len(raw), 2 * PAGE)), random.randrange(8)
+    raw[at] ^= 1 << bit
+    path.write_bytes(raw)
+    return f"bit {bit} of byte {at}"
+
+
+def zero(path: Path, files: list[Path], random: Random) -> str:
+    raw = bytearray(path.read_bytes())
+    at = random.randrange(len(raw) // PAGE + 1) * PAGE
+    size = min(PAGE, len(raw) - at)
+    raw[at : at + size] = bytes(size)
+    path.write_bytes(raw)
+    return f"{size} bytes at {at}"
+
+
+def truncate(path: Path, files: list[Path], random: Random) -> str:
+    size = random.randrange(path.stat().st_size + 1)
+    with path.open("r+b") as file:
+        file.truncate(size)
+    return f"to {size} bytes"
+
+
+def empty(path: Path, files: list[Path], random: Random) -> str:
+    path.write_bytes(b"")
+    return ""
+
+
+def delete(path: Path, files: list[Path], random: Random) -> str:
+    path.unlink()
+    return ""
+
+
+def swap(path: Path, files: list[Path], random: Random) -> str:
+    """With another of its kind."""
+    others = [other for other in files if other != path and other.suffix == path.suffix and other.is_file()]
+    if not others:
+        return "with nothing"
+    other = random.choice(others)
+    beside = path.with_name("swapped")
+    path.rename(beside)
+    other.rename(path)
+    beside.rename(other)
+    return f"with {other.parent.name}/{other.name}"
+
+
+def foreign(path: Path, files: list[Path], random: Random) -> str:
+    """Other bytes under its name: random ones, text, or those of any other file."""
+    kind = random.choice(["random", "text", "copy"])
+    if kind == "random":
+        path.write_bytes(random.randbytes(random.choice([10, 500, 50_000])))
+    elif kind == "text":
+        path.write_bytes(b"a line that topicd did not write\n" * random.randrange(1, 200))
+    else:
+        other = random.choice([file for file in files if file.is_file()])
+        path.write_bytes(other.read_bytes())
+        return f"a copy of {other.parent.name}/{other.name}"
+    return kind
+
+
+def directory(path: Path, files: list[Path], random: Random) -> str:
+    path.unlink()
+    path.mkdir()
+    if random.random() < 0.5:
+        (path / "file").write_bytes(b"x")
+    return ""
+
+
+KINDS: tuple[Callable[[Path, list[Path], Random], str], ...] = (
+    *(flip, flip_near_the_front, zero, truncate, empty),
+    *(delete, swap, foreign, directory),
+)
+
+
+def damage(root: Path, random: Random) -> list[str]:
+    """One to three places; what was done, for the report."""
+    done = []
+    for _ in range(random.choice([1, 1, 1, 2, 3])):
+        files = sorted(path for path in root.rglob("*") if path.is_file() and path.name != "LOCK")
+        # Each kind of file as often as the others, however many there are of it.
+        kinds = sorted({(path.suffix, path.parent.parent.name) for path in files})
+        chosen = random.choice(kinds)
+        path = random.choice([p for p in files if (p.suffix, p.parent.parent.name) == chosen])
+        kind = random.choice(KINDS)
+        what = kind(path, files, random)
+        done.append(f"{kind.__name__} {path.relative_to(root)} {what}".rstrip())
+    return done
+
+
+def copy(source: Path, target: Path) -> Path:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    return target
