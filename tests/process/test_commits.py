@@ -205,6 +205,24 @@ def test_one_commit_that_cannot_be_published_does_not_stop_the_others(
     assert run_ctl(module_daemon, "stages", "finish").stdout == "nothing is unfinished\n"
 
 
+def test_who_finishes_asks_all_topics_before_the_first_gets_anything(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, query = f"{topic}.full", client.stages(topic)
+    parts = [query.write_records(0, 0, topic, [b"a"] * 8), query.write_records(0, 1, full, [b"b"] * 11)]
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, copying.Copier, "copy")
+        query.commit(0, parts)
+    client.delete_topic(full)
+    client.configure(full, cap_records=10, discard="reject")
+    with pytest.raises(TopicFull, match="do not write it again"):
+        client.stages(topic).finish()
+    assert payloads(client, topic) == payloads(client, full) == []
+    client.configure(full, cap_records=11)
+    assert client.stages(topic).finish() == [0]
+    assert (payloads(client, topic), payloads(client, full)) == ([b"a"] * 8, [b"b"] * 11)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_abandoned_commit_is_taken_back_and_the_batch_may_come_again(
     private_daemon: Daemon, monkeypatch: pytest.MonkeyPatch, restarted: bool
