@@ -26,7 +26,7 @@ def test_header_and_its_offsets_are_those_of_the_design() -> None:
         22,
     )
     assert (frames.NODE_LEN_AT, frames.TAG_LEN_AT, frames.DATA_LEN_AT) == (30, 32, 34)
-    assert [int(kind) for kind in FrameType] == [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15]
+    assert [int(kind) for kind in FrameType] == [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17]
     assert [int(flag) for flag in FrameFlag] == [1, 2, 4, 8, 16]
 
 

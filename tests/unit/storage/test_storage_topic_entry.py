@@ -8,7 +8,8 @@ import msgpack
 import pytest
 
 from topicd.errors import FormatError
-from topicd.shards.storage.topic_entry import TopicEntry
+from topicd.shards.storage.ranges import Ranges
+from topicd.shards.storage.topic_entry import DeadOnRecord, TopicEntry
 
 ENTRY = TopicEntry(
     id=7,
@@ -27,6 +28,7 @@ ENTRY = TopicEntry(
     damaged=[(10, 11, "seg")],
     changes=12,
     parts={"consumers": [["c", 1, 2]], "producers": []},
+    dead={1: DeadOnRecord(3, Ranges([(1, 3)])), 9: DeadOnRecord(5_000, None)},
 )
 
 
@@ -45,11 +47,17 @@ def test_each_part_stands_under_its_own_key() -> None:
     assert "parts" not in body
 
 
+def test_dead_seqs_of_segments_may_be_missing_as_in_earlier_versions() -> None:
+    body = wire()
+    del body["dead"]
+    assert TopicEntry.from_wire(body).dead is None
+
+
 def test_a_part_that_is_not_known_here_is_kept() -> None:
     assert TopicEntry.from_wire({**wire(), "leases": [1]}).parts["leases"] == [1]
 
 
-@pytest.mark.parametrize("key", [field for field in TopicEntry._fields if field != "parts"])
+@pytest.mark.parametrize("key", [field for field in TopicEntry._fields if field not in ("parts", "dead")])
 def test_without_one_of_its_fields_it_is_none(key: str) -> None:
     body = wire()
     del body[key]

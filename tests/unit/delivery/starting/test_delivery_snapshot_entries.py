@@ -10,7 +10,7 @@ from tests.unit.delivery.kit import make_disk, make_place, make_topic
 from topicd.paths import snapshot_name
 from topicd.placement import delivery_shard
 from topicd.shards.delivery.place import Place
-from topicd.shards.delivery.starting.snapshot_entries import Settled, load_entries
+from topicd.shards.delivery.starting.snapshot_entries import Loaded, Settled, load_entries
 from topicd.shards.delivery.storing.topic_state import entry_of
 from topicd.shards.storage.snapshot import SnapshotStore
 
@@ -37,13 +37,13 @@ def at(fs: Any, run: int, index: int, shards: int) -> Place:
 
 def load(fs: Any, run: int, index: int, shards: int) -> dict[str, int]:
     damage: list[str] = []
-    entries, _ = load_entries(at(fs, run, index, shards), damage.append)
+    entries = load_entries(at(fs, run, index, shards), damage.append).entries
     assert damage == []
     return {entry.name: entry.id for entry in entries}
 
 
 def test_without_snapshots_there_is_nothing() -> None:
-    assert load_entries(at(make_disk(), 1, 0, 1), lambda what: None) == ([], [])
+    assert load_entries(at(make_disk(), 1, 0, 1), lambda what: None) == Loaded([], [], set(), {})
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
@@ -101,7 +101,7 @@ def test_one_that_cannot_be_read_is_said_and_the_one_before_it_counts() -> None:
     file = disk.open(place.data.snapshots(0) / snapshot_name(store.numbers()[-1]), write=True)
     file.pwrite([b"\xff" * 8], 20)
     file.close()
-    entries, _ = load_entries(place, damage.append)
+    entries = load_entries(place, damage.append).entries
     assert [entry.name for entry in entries] == ["t1"]
     assert len(damage) == 1
 
@@ -117,5 +117,5 @@ def test_every_snapshot_that_counts_says_what_is_settled() -> None:
     disk = make_disk()
     for shard in range(2):
         save(disk, 1, shard, 2, owned(shard, 2), below=100 + shard)
-    _, settled = load_entries(at(disk, 2, 0, 1), lambda what: None)
+    settled = load_entries(at(disk, 2, 0, 1), lambda what: None).settled
     assert sorted(settled) == [Settled(2, 0, 100), Settled(2, 1, 101)]
