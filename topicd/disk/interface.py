@@ -1,7 +1,7 @@
 """A filesystem as the rest of the code sees it: the real one (fs.py), and those that tests put in its place.
 
 Files are read, never mapped: a page that the disk cannot give, or that was cut off, is an OSError or a short read of
-one call, where a map would kill the process (docs/adr/0020).
+one call, where a map would kill the process (docs/adr/0011).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ held is there for whoever it was held for, until its time is over; readers that 
 where there are none but whole ones.
 
 A commit is known by its producer and the number of its first batch. Room is held for a while; the seqs of what was
-published are kept until the commit is closed or abandoned, however long that takes. Why: docs/adr/0021.
+published are kept until the commit is closed or abandoned, however long that takes. Why: docs/adr/0012.
 """
 
 from __future__ import annotations

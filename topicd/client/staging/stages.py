@@ -7,7 +7,7 @@
     done     the commit is closed in every destination, one more record, and the stages go
 
 Whoever comes next finishes what is decided. Nothing of what is not decided is ever seen. What is decided and cannot be
-published can be abandoned on purpose. Why: docs/adr/0021.
+published can be abandoned on purpose. Why: docs/adr/0012.
 """
 
 from __future__ import annotations
