@@ -157,7 +157,7 @@ def test_topics(ctl: Run) -> None:
     shown = json.loads(ctl("topic", "show", "t.one", "--json").stdout)
     assert (shown["config"]["durability"], shown["config"]["ttl_ms"], shown["count"]) == ("fsync", 60_000, 0)
     assert [t["topic"] for t in json.loads(ctl("topic", "list", "t.", "--json").stdout)] == ["t.one"]
-    ctl("topic", "config", "t.one", "type=queue", code=5)
+    ctl("topic", "config", "t.one", "type=queue", code=2)
     ctl("topic", "delete", "t.one", "--yes")
     ctl("topic", "show", "t.one", code=4)
 

@@ -231,10 +231,9 @@ def test_an_abandoned_commit_is_taken_back_and_the_batch_may_come_again(
         client.publish("orders", b"before")
         query = half_published(client, "orders", monkeypatch)
         client.publish("orders", b"behind")
-        published = [data for data in payloads(client, "orders") if data.startswith(b"half")]
         [part] = query.abandon()
-        assert (part.records, part.published, part.taken_back) == (25_000, len(published), len(published))
-        assert 10_000 <= len(published) < 25_000 and sum(b - a + 1 for a, b in part.seqs) == len(published)
+        assert (part.records, part.taken_back) == (25_000, part.published)
+        assert 10_000 <= part.published < 25_000 and sum(b - a + 1 for a, b in part.seqs) == part.published
     if restarted:
         private_daemon.kill_all()
         private_daemon.start().wait_ready()
@@ -250,8 +249,8 @@ def test_an_abandoned_commit_is_taken_back_and_the_batch_may_come_again(
 
 def test_an_abandoned_commit_that_is_kept_is_over(client: Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     query = half_published(client, topic, monkeypatch)
-    there = payloads(client, topic)
     [part] = query.abandon(take_back=False)
+    there = payloads(client, topic)  # what was on its way when the publishing broke off may have come meanwhile
     assert (part.published, part.taken_back) == (len(there), 0)
     assert query.commit(0, [query.write_records(0, 0, topic, [b"again"])]) == 25_000
     query.commit(1, [query.write_records(1, 0, topic, [b"next"])])

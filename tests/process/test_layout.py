@@ -26,6 +26,7 @@ DATA = [
     r"wal/shard-\d\d/spare-\d+\.log",
     r"topics",
     r"topics/[0-9a-f]{16}",
+    r"topics/[0-9a-f]{16}/topic\.bin",
     r"topics/[0-9a-f]{16}/seg-\d{20}\.(data|idx|tags|del)",
 ]
 SHM = [r"ring\.\d\d\.\d\d", r"walstate\.\d\d", r"stats\.(wal|dlv)-\d\d", r"bells"]
