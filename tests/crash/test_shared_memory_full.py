@@ -4,6 +4,7 @@ does not notice."""
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -59,7 +60,8 @@ def scene(root: Path) -> None:
 
 @pytest.mark.fault("SHM-01", "SHM-02")
 def test_shared_memory_that_others_fill(tmp_path: Path) -> None:
-    inside = f"{' '.join(_MOUNT)} && exec {sys.executable} -m tests.crash.test_shared_memory_full {tmp_path}"
+    program = shlex.join([sys.executable, "-m", "tests.crash.test_shared_memory_full", str(tmp_path)])
+    inside = f"{shlex.join(_MOUNT)} && exec {program}"
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("a mount namespace is not permitted here")
     done = subprocess.run(["unshare", "-m", "sh", "-c", inside], capture_output=True, text=True, check=False)

@@ -80,7 +80,7 @@ def test_F17_threads_share_syncs(tmp_path: Path) -> None:
             def sync_data(self) -> None:
                 nonlocal syncs
                 syncs += 1
-                time.sleep(0.002)
+                time.sleep(0.02)  # long enough for all others to come meanwhile
                 real()
 
             def __getattr__(self, name: str) -> object:
