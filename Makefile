@@ -1,11 +1,12 @@
 # topicd: `make run` starts the daemon on ./var, `make test` proves that it works. Both set everything up first.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: compare run test quick unit lint fmt docs bench bench-deps faults crash corrupt crash-filechannel restarts mutants fuzz scale clean setup
+.PHONY: compare run test java quick unit lint fmt docs bench bench-deps faults crash corrupt flips crash-filechannel crash-queues crash-routers restarts mutants fuzz scale clean setup
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 BUILT  := $(VENV)/.built
 CODE   := topicd ipc shards cli tests benchmarks docs
@@ -18,28 +19,47 @@ ONLY   ?=
 PEERS  ?=
 QUICK  ?=
 
-setup: $(STAMP) $(BUILT)
+# Everything that tests, checks and benchmarks need; `run` takes only the first part of it.
+setup: $(BUILT) $(STAMP)
 
-$(STAMP): pyproject.toml setup.py requirements.lock $(wildcard topicd/_native/*.c topicd/_native/*.h)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+$(RUNS): pyproject.toml setup.py requirements.lock $(wildcard topicd/_native/*.c topicd/_native/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "topicd needs Python 3.11 or newer; set PYTHON=…" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . --config-settings editable_mode=compat
+	$(PIP) -r requirements.lock
+	$(PIP) --no-build-isolation --no-deps -e . --config-settings editable_mode=compat
+	@touch $@
+
+$(STAMP): $(RUNS) requirements-dev.lock
+	$(PIP) -r requirements-dev.lock
 	@touch $@
 
 # Machine code of the hot modules (topicd/compiled.py); they also run without it, slower. Bytecode of all: where Python may
 # not write it (PYTHONDONTWRITEBYTECODE), every start of every process would translate its sources anew.
-$(BUILT): $(STAMP) Makefile $(shell find topicd ipc shards cli -name '*.py')
+$(BUILT): $(RUNS) Makefile $(shell find topicd ipc shards cli -name '*.py')
 	@$(BIN)/python -c 'import sys, topicd.compiled as c; sys.exit(bool(c.why_not_used))' || \
 		{ echo "compiling"; $(BIN)/python setup.py --quiet build_ext --inplace; }
 	@$(BIN)/python -m compileall -q topicd ipc shards cli
 	@touch $@
 
-run: setup
-	@exec $(BIN)/topicd
+run: $(BUILT)
+	@TOPICD_HTTP=$${TOPICD_HTTP:-true} exec $(BIN)/topicd
 
-test: setup
-	$(BIN)/python -m pytest
+# Two files of tests at a time: most of them wait for processes and disks. In three parts, so that no process of pytest holds what all of them held.
+TOGETHER := $(BIN)/python -m pytest -n 2 --dist loadfile
+test: setup java
+	$(TOGETHER) tests/unit tests/faults tests/contract tests/model tests/corrupt tests/crash tests/scale tests/support
+	$(TOGETHER) tests/process tests/docs
+	$(TOGETHER) tests/spark
+
+# Spark runs on Java: Debian's, where there is none and it may be installed. Tests say what they could not do without; in CI they fail.
+java:
+	@command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || \
+		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null || { echo "no Java, and this user may not install it: Spark tests cannot run" >&2; exit 0; }; \
+		  echo "installing Java for the Spark tests"; export DEBIAN_FRONTEND=noninteractive; \
+		  apt-get install -y -qq default-jre-headless >/dev/null || { apt-get update -qq && apt-get install -y -qq default-jre-headless >/dev/null; } || \
+		  echo "Java could not be installed: Spark tests cannot run" >&2; }
 
 # Under a minute: what to run before each commit.
 quick: setup lint
@@ -71,25 +91,47 @@ compare: setup
 	$(BIN)/python -m benchmarks.compare $(BASE) --rounds $(if $(filter 100,$(ROUNDS)),5,$(ROUNDS)) $(if $(ONLY),--only $(ONLY))
 
 bench-deps:
-	apt-get install -y redis-server nats-server strace
+	apt-get install -y redis-server nats-server beanstalkd postgresql strace
 
 # Every filesystem call of every mutating operation, crashed and failed.
 faults: setup
 	$(BIN)/python -m tests.faults --full $(if $(SEED),--seed $(SEED))
 
+.PHONY: channel-faults channel-storm
+# Every call of every change of a channel, crashed and failed.
+channel-faults: setup
+	$(BIN)/python -m tests.faults.channel_sweep
+
+# Joins, leaves, publishes, pushes and pops on 200 channels while shards and the whole daemon are killed.
+channel-storm: setup
+	$(BIN)/python -m tests.crash.channels --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
 # A real daemon, random SIGKILL, an oracle of what was acknowledged.
 crash: setup
 	$(BIN)/python -m tests.crash --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
+# Workers on a queue while processes die: nothing lost, nothing twice, nothing back.
+crash-queues: setup
+	$(BIN)/python -m tests.crash.queues --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
 # Random damage to a data directory; start, fsck and repair against an oracle.
 corrupt: setup
 	$(BIN)/python -m tests.corrupt --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# One bit of every byte of every file of a data directory; two shares side by side.
+flips: setup
+	$(BIN)/python -m tests.corrupt.flips --share 0/2 & other=$$!; \
+	$(BIN)/python -m tests.corrupt.flips --share 1/2; one=$$?; wait $$other && exit $$one
 
 # The file channel: every call crashed and failed, races in full length, writers and readers killed.
 crash-filechannel: setup
 	TOPICD_SWEEP=full $(BIN)/python -m pytest tests/unit/filechannel
 	$(BIN)/python -m tests.crash.filechannel --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.crash.spool --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# Any process killed while routers copy; every destination compared with its source.
+crash-routers: setup
+	$(BIN)/python -m tests.crash.routers --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 # A producer and a consumer in their own processes, a daemon that is restarted under them.
 restarts: setup
@@ -108,3 +150,8 @@ fuzz: setup
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Two chat stores with clocks minutes apart: random operations, broken comparisons, kills; both must end up equal.
+.PHONY: chat-storm
+chat-storm: setup
+	$(BIN)/python -m tests.crash.chat --rounds $(if $(filter 100,$(ROUNDS)),200,$(ROUNDS)) $(if $(SEED),--seed $(SEED))

@@ -1,6 +1,7 @@
 """Builds the native core and compiles the hot modules. Both are optional: without a C compiler the pure-Python twin and
-the modules' sources serve."""
+the modules' sources serve, and `topicctl version` says why."""
 
+import os
 import sys
 from glob import glob
 from importlib.util import module_from_spec, spec_from_file_location
@@ -15,6 +16,7 @@ NATIVE = "topicd/_native"
 spec = spec_from_file_location("compiled", ROOT / "topicd/compiled.py")
 compiled = module_from_spec(spec)
 spec.loader.exec_module(compiled)
+failures: list[str] = []  # why something is not compiled
 
 
 def native_core() -> Extension:
@@ -31,14 +33,18 @@ def native_core() -> Extension:
 def hot_modules() -> list[Extension]:
     if not {"build_ext", "develop", "editable_wheel", "bdist_wheel", "install", "build"} & set(sys.argv):
         return []
+    if os.environ.get("TOPICD_COMPILED") == "0":
+        failures.append("TOPICD_COMPILED=0 was set when it was installed")
+        return []
     sources = [str(compiled.source_of(name, Path())) for name in compiled.MODULES]
-    arguments = ["--ignore-missing-imports", "--no-warn-unused-ignores", *sources]
+    level = os.environ.get("TOPICD_OPT_LEVEL", "2")
     try:
         from mypyc.build import mypycify
 
-        made = mypycify(arguments, group_name=compiled.GROUP, opt_level="2", debug_level="0", multi_file=True)
+        given = [*compiled.MYPY_ARGUMENTS, *sources]
+        made = mypycify(given, group_name=compiled.GROUP, opt_level=level, debug_level="0", multi_file=True)
     except (Exception, SystemExit) as exc:
-        sys.stderr.write(f"the hot modules are not compiled: {exc}\n")
+        failures.append(f"mypyc refused: {exc}")
         return []
     for extension in made:
         extension.optional = True
@@ -55,13 +61,25 @@ class BuildExt(build_ext):
 
     def run(self) -> None:
         root = Path() if self.inplace else Path(self.build_lib)
-        for place in ("topicd", "ipc", "shards"):
-            for old in (root / place).rglob("*.so"):
-                old.unlink()  # perhaps of a module that is compiled no longer
+        stale = [old for place in ("topicd", "ipc", "shards") for old in (root / place).rglob("*.so")]
+        for old in [*stale, *root.glob(f"{compiled.GROUP}*.so")]:
+            old.unlink()  # perhaps of a module that is compiled no longer
         super().run()
+        compiled.note_failure(root, "")
         wanted = [extension.name for extension in self.extensions if extension.name != "topicd._native._core"]
         if wanted and all(Path(self.get_ext_fullpath(name)).exists() for name in wanted):
             compiled.note_built(root)
+        else:
+            why = "; ".join(dict.fromkeys(failures)) or "the C compiler failed"
+            sys.stderr.write(f"the hot modules are not compiled: {why}\n")
+            compiled.note_failure(root, why)
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except Exception as exc:  # it is optional: its caller goes on
+            failures.append(str(exc).strip().splitlines()[-1])
+            raise
 
 
 setup(ext_modules=[native_core(), *hot_modules()], cmdclass={"build_ext": BuildExt})

@@ -11,20 +11,22 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from benchmarks import bars, cases, machine, peers, report, synccheck, table
+from benchmarks import bars, cases, machine, peers, report, routers, synccheck, table
 from benchmarks.model import CHANNEL, DISK, OURS
 from benchmarks.peers.base import Peer
 from benchmarks.rounds import run_cases, say
 from topicd.bench.load import Load
 
 REPO = Path(__file__).resolve().parent.parent
+ROUTERS = "routers"  # measured by itself, with no peers
 FOREIGN = tuple(name for name in peers.MODULES if name not in (DISK, OURS, CHANNEL))
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, under three minutes")
-    parser.add_argument("--only", type=_names, default=[], metavar="A,C", help=f"tests: {', '.join(cases.TESTS)}")
+    tests = f"tests: {', '.join(cases.TESTS)}; or routers"
+    parser.add_argument("--only", type=_names, default=[], metavar="A,C", help=tests)
     parser.add_argument(
         "--peers", type=_names, default=list(FOREIGN), metavar="redis,nats", help=f"of {', '.join(FOREIGN)}"
     )
@@ -36,6 +38,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     found = parser.parse_args(argv)
     if unknown := set(found.peers) - set(FOREIGN):
         parser.error(f"unknown peer {', '.join(sorted(unknown))}; known are {', '.join(FOREIGN)}")
+    if found.only == [ROUTERS]:
+        return found
     try:
         cases.select(found.only, found.quick)
     except ValueError as error:
@@ -55,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     work_dir.mkdir(parents=True, exist_ok=True)
     try:
         machine.check_disk(work_dir)
-        return _run(options, work_dir)
+        return routers.main(work_dir, quick=options.quick) if options.only == [ROUTERS] else _run(options, work_dir)
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)
 
@@ -102,8 +106,14 @@ def _open(
         if reason:
             skipped[name] = reason
             say(f"{reason}: skipped (make bench-deps)")
-        else:
+            continue
+        try:
             found.append(stack.enter_context(kind(work_dir / name)))
+        except RuntimeError as error:
+            if name not in FOREIGN:
+                raise
+            skipped[name] = str(error)
+            say(f"{name} cannot be started: {error}: skipped")
     return found, skipped
 
 

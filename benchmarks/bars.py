@@ -167,6 +167,9 @@ def _times(peer: str, work: str, size: int, factor: float) -> Bar:
 PERSIST = ("persist-file", "persist-sqlite")
 QUEUES = ("litequeue", "diskcache", "sqlite-queue")
 ASYNCIO = "asyncio"
+CLAIMED = "claim and ack"
+PUSHED = "push, 100 ahead"
+JOB_QUEUES = ("redis", "beanstalkd", "sqlite", "postgres")
 FUTURES = "asyncio, futures"
 PRODUCER = "producer"
 PIPELINE = "pipeline"
@@ -228,6 +231,30 @@ BARS: tuple[Bar, ...] = (
     _rate("D.100", "consume by passed descriptors, against SQLite", "sqlite", 3.0, ours=(DESCRIPTORS,)),
     _p50("E.relaxed.100", "push p50 relaxed, against Redis", "redis", 0.8),
     _p50("E.durable.100", "push p50 durable, against Redis", "redis", 0.8, durable=True),
+    *(
+        _rate(
+            f"F.{case}.{word}",
+            f"queue, {what}, {word}, against {peer}",
+            peer,
+            factor,
+            durable=word == "durable",
+            ours=(ours,),
+        )
+        for peer in JOB_QUEUES
+        for case, what, ours, durable_factor, relaxed_factor in (
+            ("one", "claim and ack one by one", CLAIMED, 2.0, 1.0),
+            ("one", "push with prefetch against one by one", PUSHED, 2.0, 2.0),
+            ("many", "claims of 100", CLAIMED, 2.0, 2.0),
+        )
+        for word, factor in (("durable", durable_factor), ("relaxed", relaxed_factor))
+    ),
+    *(
+        _p50(
+            f"F.start.{word}", f"queue, put to start p50, {word}, against {peer}", peer, 1.0, durable=word == "durable"
+        )
+        for peer in ("redis",)
+        for word in ("durable", "relaxed")
+    ),
     Bar(
         "G",
         "SIGKILL to serving, against Redis after a rewrite",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from benchmarks.drivers.filechannel import Work
@@ -18,11 +19,11 @@ SIZES = ((100, "100 B"), (1024, "1 KiB"))
 RECORDS_S = Figure("rate", "records/s", True)
 ACKS_S = Figure("rate", "acks/s", True)
 SECONDS = Figure("seconds", "", False)
-TESTS = ("disk", "A", "B", "C", "D", "E", "G", "H", "fanout", "topics", "growth", "mixed", "spark", "filechannel")
+TESTS = ("disk", "A", "B", "C", "D", "E", "F", "G", "H", "fanout", "topics", "growth", "mixed", "spark", "filechannel")
 
 
 def all_cases() -> list[Case]:
-    return [*_disk(), *_appends(), *_consume(), *_push(), *_server(), *_scale(), *_spark(), *_filechannel()]
+    return [*_disk(), *_appends(), *_consume(), *_push(), *_queues(), *_server(), *_scale(), *_spark(), *_filechannel()]
 
 
 def select(only: Sequence[str], quick: bool) -> list[Case]:
@@ -111,6 +112,43 @@ def _push() -> Iterator[Case]:
         rounds=3,
         quick_rounds=1,
     )
+
+
+JOBS_S = Figure("rate", "jobs/s", True)
+
+
+def _queues() -> Iterator[Case]:
+    for durable, word in ((True, "durable"), (False, "relaxed")):
+        one = Load(durable=durable, seconds=1.5, records=20 * K if durable else 80 * K, batch=1)
+        yield Case(
+            f"F.one.{word}",
+            "F",
+            f"F: a queue with 4 worker processes, claim and finish one by one, {word}, 100 B",
+            (JOBS_S,),
+            one,
+            dataclasses.replace(one, seconds=0.4, records=one.records // 4),
+            rounds=SECONDARY_ROUNDS,
+        )
+        many = Load(durable=durable, seconds=1.0, records=200 * K, batch=100)
+        yield Case(
+            f"F.many.{word}",
+            "F",
+            f"F: the same in claims of 100, {word}, 100 B",
+            (JOBS_S,),
+            many,
+            dataclasses.replace(many, seconds=0.3, records=50 * K),
+            rounds=SECONDARY_ROUNDS,
+        )
+        start = Load(durable=durable, in_flight=400)
+        yield Case(
+            f"F.start.{word}",
+            "F",
+            f"F: from put to the start in an idle worker, {word}, 100 B",
+            (P50, P99),
+            start,
+            dataclasses.replace(start, in_flight=100),
+            rounds=SECONDARY_ROUNDS,
+        )
 
 
 def _server() -> Iterator[Case]:

@@ -24,6 +24,7 @@ class App:
     socket: str | None = None
     timeout: float = DEFAULT_TIMEOUT_S
     json: bool = False
+    context: str | None = None
 
     @cached_property
     def out(self) -> Output:
@@ -32,6 +33,14 @@ class App:
     def connect(self) -> Client:
         import topicd
 
+        if self.socket is None:
+            from topicd.cli.contexts import Contexts
+
+            chosen = Contexts.load().chosen(self.context)
+            if chosen is not None:
+                return topicd.connect(
+                    chosen.target, timeout=self.timeout, token=chosen.token(), ca_file=chosen.ca_file or None
+                )
         return topicd.connect(self.socket, timeout=self.timeout)
 
 
@@ -50,6 +59,13 @@ def shared_options(*, online: bool) -> list[click.Option]:
                 expose_value=False,
                 callback=_set_socket,
                 help="Socket, run directory or URL of the daemon (TOPICD_SOCKET).",
+            ),
+            click.Option(
+                ["--context"],
+                metavar="NAME",
+                expose_value=False,
+                callback=_set_context,
+                help="The daemon of that name; see `topicctl context`.",
             ),
             click.Option(
                 ["--timeout"],
@@ -73,6 +89,11 @@ def _set_socket(ctx: click.Context, param: click.Parameter, value: str | None) -
         ctx.ensure_object(App).socket = value
 
 
+def _set_context(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value:
+        ctx.ensure_object(App).context = value
+
+
 def _set_timeout(ctx: click.Context, param: click.Parameter, value: float | None) -> None:
     if value is not None:
         ctx.ensure_object(App).timeout = value
@@ -94,5 +115,7 @@ class Verb(click.Command):
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
-def verb(name: str, *, examples: str, online: bool = True) -> Callable[[Callable[..., Any]], Verb]:
-    return click.command(name, cls=Verb, examples=examples, online=online)
+def verb(
+    name: str, *, examples: str, online: bool = True, cls: type[Verb] = Verb
+) -> Callable[[Callable[..., Any]], Verb]:
+    return click.command(name, cls=cls, examples=examples, online=online)

@@ -13,7 +13,7 @@ class Exit(IntEnum):
     FAILED = 1  # something went wrong, or damage was found
     USAGE = 2  # the command line or a value in it is wrong
     NO_DAEMON = 3  # nothing answers at the socket
-    NOT_FOUND = 4  # no such topic, consumer or file
+    NOT_FOUND = 4  # no such topic, router, consumer or file
     REFUSED = 5  # understood and declined: not allowed, full, in conflict, too large, directory in use
     TRY_AGAIN = 6  # busy, not ready, or the disk refuses for now
     INTERRUPTED = 130  # Ctrl-C
@@ -27,8 +27,22 @@ EXIT_OF: dict[type[TopicdError], Exit] = {
     errors.Unauthorized: Exit.REFUSED,
     errors.Forbidden: Exit.REFUSED,
     errors.TopicNotFound: Exit.NOT_FOUND,
+    errors.RouterNotFound: Exit.NOT_FOUND,
     errors.ConsumerNotFound: Exit.NOT_FOUND,
+    errors.ChannelNotFound: Exit.NOT_FOUND,
+    errors.NotMember: Exit.REFUSED,
+    errors.NotOwner: Exit.REFUSED,
+    errors.ChannelFull: Exit.REFUSED,
+    errors.ChannelLimit: Exit.REFUSED,
+    errors.PayloadTooLarge: Exit.REFUSED,
+    errors.QueueFull: Exit.REFUSED,
+    errors.QueueEmpty: Exit.NOT_FOUND,
+    errors.NeedsRecovery: Exit.REFUSED,
     errors.Conflict: Exit.REFUSED,
+    errors.ConsumerHeld: Exit.REFUSED,
+    errors.NotAQueue: Exit.REFUSED,
+    errors.Incompatible: Exit.REFUSED,
+    errors.RouterCycle: Exit.REFUSED,
     errors.OutOfOrder: Exit.TRY_AGAIN,
     errors.TopicFull: Exit.REFUSED,
     errors.Throttled: Exit.TRY_AGAIN,
@@ -44,9 +58,15 @@ EXIT_OF: dict[type[TopicdError], Exit] = {
 HINT_OF: dict[type[TopicdError], str] = {
     errors.ConnectionLost: "start it with `topicd`, or name its socket with --socket or TOPICD_SOCKET",
     errors.TopicNotFound: "`topicctl topic list` shows all topics",
+    errors.RouterNotFound: "`topicctl router list` shows all routers",
+    errors.RouterCycle: "--allow-cycle permits it",
     errors.ConsumerNotFound: "`topicctl consumer list TOPIC` shows all consumers",
+    errors.ChannelNotFound: "`topicctl channel list` shows all channels",
+    errors.NotMember: "`topicctl channel join CHANNEL` makes you a member; --as says on whose behalf",
+    errors.NeedsRecovery: "`topicctl channel clear CHANNEL` gives up what is in it",
+    errors.ConsumerHeld: "--takeover takes its place, and tells it so",
     errors.Unauthorized: "TOPICD_TOKEN holds the token, TOPICD_CA_FILE the certificates to trust",
-    errors.Forbidden: "see the setting allowed_uids, or the token's scopes and prefixes",
+    errors.Forbidden: "`topicctl doctor` looks at rights; a token has scopes and prefixes (`topicctl token list`)",
     errors.TopicFull: "raise the cap with `topicctl topic config`, or make room with `topicctl delete`",
     errors.Throttled: "try again a little later",
     errors.NotReady: "`topicctl status` shows how far recovery is; --timeout waits longer",

@@ -49,11 +49,13 @@ class Group(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
-    def verb(self, name: str, *, examples: str, online: bool = True) -> Callable[[Callable[..., Any]], Verb]:
+    def verb(
+        self, name: str, *, examples: str, online: bool = True, cls: type[Verb] = Verb
+    ) -> Callable[[Callable[..., Any]], Verb]:
         """Declares a verb of this group."""
 
         def declare(function: Callable[..., Any]) -> Verb:
-            made = verb(name, examples=examples, online=online)(function)
+            made = verb(name, examples=examples, online=online, cls=cls)(function)
             self.add_command(made)
             return made
 

@@ -67,6 +67,25 @@ def form_options(function: Any) -> Any:
     return function
 
 
+class SpanType(click.ParamType[int]):
+    """A length of time, in ms: `500ms`, `30s`, `5m`, `2h`, `1d`; a number alone is ms."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if str(value).isdecimal():
+            return int(value)
+        age = parse_age(str(value))
+        if age is None:
+            self.fail(f"{value!r} is not a time like 500ms, 30s, 5m, 2h or 1d", param, ctx)
+        return round(age.total_seconds() * 1000)
+
+
+SPAN = SpanType()
+
+
 data_dir_option = click.option(
     "--data-dir",
     "-d",

@@ -86,7 +86,8 @@ def _chunks(found: list[bytes], number: int, parse: Parse | None) -> Iterator[Re
 def pieces(records: list[Any], most: int, most_bytes: int, labels: int) -> Iterator[list[Any]]:
     """The records in lists that a topic with such a cap takes as one write; labels: bytes that each has beside."""
     if len(records) <= most and not most_bytes:
-        yield records
+        if records:
+            yield records
         return
     piece: list[Any] = []
     size = 0
@@ -120,6 +121,9 @@ def envelope(line: bytes, number: int) -> tuple[Any, ...] | None:
         body = json.loads(line)
     except ValueError as exc:
         raise CliError(f"line {number} is not JSON: {exc}", Exit.USAGE, "--lines stores lines as they are") from None
+    if isinstance(body, dict) and "gap" in body and "data" not in body:
+        note_gap(body, number)
+        return None
     if not isinstance(body, dict) or "data" not in body:
         raise CliError(f'line {number} is no object with "data"', Exit.USAGE, "--lines stores lines as they are")
     meta = body.get("meta")
@@ -131,6 +135,15 @@ def envelope(line: bytes, number: int) -> tuple[Any, ...] | None:
         _label(body.get("node"), "node", number),
         meta,
     )
+
+
+def note_gap(body: dict[str, Any], number: int) -> None:
+    """`read --json` tells of records that were removed; there is nothing to store in their place."""
+    import click
+
+    gap = body["gap"] if isinstance(body["gap"], dict) else {}
+    where = f"{gap.get('gap_from', '?')} to {gap.get('gap_to', '?')} of {body.get('topic', 'the source')}"
+    click.echo(f"note: line {number}: records {where} are gone, nothing is stored for them", err=True)
 
 
 def _value(value: Any, number: int) -> Any:

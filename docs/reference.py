@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import topicd
@@ -14,20 +15,46 @@ HEAD = """# Client reference
 
 Made by `python -m docs.generate` from the docstrings. For a guided tour see [client.md](client.md).
 """
-CLASSES = ("Client", "Producer", "Consumer", "Batch", "ReadResult", "Record", "Gap", "Published", "Tombstone")
-AIO_CLASSES = ("AsyncClient", "AsyncProducer", "AsyncDelivery", "AsyncPipeline", "AsyncWatch", "AsyncConsumer")
+FIRST = (
+    "Client",
+    "Producer",
+    "Delivery",
+    "Deliveries",
+    "Pipeline",
+    "Watch",
+    "Consumer",
+    "Batch",
+    "ReadResult",
+    "Record",
+)
+AIO_FIRST = ("AsyncClient", "AsyncProducer", "AsyncDelivery", "AsyncPipeline", "AsyncWatch", "AsyncConsumer")
+
+
+def classes(module: Any, first: tuple[str, ...]) -> list[str]:
+    """Every public class, the most important ones first."""
+    public = [name for name in module.__all__ if inspect.isclass(getattr(module, name))]
+    return [*first, *(name for name in sorted(public) if name not in first)]
+
+
+def functions(module: Any) -> list[str]:
+    return [name for name in sorted(module.__all__) if inspect.isfunction(getattr(module, name))]
 
 
 def render() -> str:
     parts = [HEAD, _function("topicd.connect", topicd.connect)]
-    parts += [_class(f"topicd.{name}", getattr(topicd, name)) for name in CLASSES]
+    parts += [_class(f"topicd.{name}", getattr(topicd, name)) for name in classes(topicd, FIRST)]
+    parts += [_function(f"topicd.{name}", getattr(topicd, name)) for name in functions(topicd) if name != "connect"]
     parts.append(_function("topicd.aio.connect", aio.connect))
-    parts += [_class(f"topicd.aio.{name}", getattr(aio, name)) for name in AIO_CLASSES]
+    own = [name for name in classes(aio, AIO_FIRST) if not hasattr(topicd, name)]
+    parts += [_class(f"topicd.aio.{name}", getattr(aio, name)) for name in own]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 
 def _class(name: str, cls: type[Any]) -> str:
     parts = [f"## {name}\n\n{_text(cls)}"]
+    if is_dataclass(cls):
+        kinds = {field.name: str(field.type).replace("|", "\\|") for field in fields(cls)}
+        parts.append("\n".join(["| field | type |", "|---|---|", *(f"| `{n}` | `{k}` |" for n, k in kinds.items())]))
     for member, value in _members(cls).items():
         if member.startswith("_") or not inspect.getdoc(value):
             continue

@@ -18,6 +18,9 @@ only grow; the body index is position % capacity. Each counter has a cache line 
    512  read_only        consumer   errno while the WAL shard cannot write at all, else 0
    520  waiting_files    consumer   finished files that wait until every producer has absorbed them
    528  consumer_pid     consumer   the WAL shard that takes what is placed; 0 before it begins and once it has left
+   536  window_us        consumer   what the last group waited for company
+   544  write_us         consumer   what its write took
+   552  sync_us          consumer   what the last sync took
    576  body
 """
 
@@ -44,6 +47,9 @@ _FAILED_EPOCH = 464
 _READ_ONLY = 512
 _WAITING_FILES = 520
 _CONSUMER_PID = 528
+_WINDOW_US = 536
+_WRITE_US = 544
+_SYNC_US = 552
 BODY_AT = 576
 
 
@@ -118,6 +124,12 @@ class Ring:
     @property
     def consumer_pid(self) -> int:
         return core.load(self._memory, _CONSUMER_PID)
+
+    @property
+    def took_us(self) -> tuple[int, int, int]:
+        """(waiting for company, write, sync) of what was stored last."""
+        memory = self._memory
+        return core.load(memory, _WINDOW_US), core.load(memory, _WRITE_US), core.load(memory, _SYNC_US)
 
     @property
     def used(self) -> int:
@@ -196,6 +208,14 @@ class RingConsumer(Ring):
 
     def set_consumer_pid(self, pid: int) -> None:
         core.store(self._memory, _CONSUMER_PID, pid)
+
+    def set_write_took(self, window_us: int, write_us: int) -> None:
+        """Before set_written(): whoever sees that finds this."""
+        core.store(self._memory, _WINDOW_US, window_us)
+        core.store(self._memory, _WRITE_US, write_us)
+
+    def set_sync_took(self, sync_us: int) -> None:
+        core.store(self._memory, _SYNC_US, sync_us)
 
     def set_waiting_files(self, files: int) -> None:
         core.store(self._memory, _WAITING_FILES, files)

@@ -40,6 +40,8 @@ class RegionKind(IntEnum):
     SLOTS = 2
     STATS = 3
     BELLS = 4
+    PRESSURE = 5
+    TALLY = 6
 
 
 class Region:

@@ -43,7 +43,86 @@ def pytest(where: str) -> list[str]:
 
 
 MUTANTS = [
+    # ---- channels ----
+    Mutant(
+        "channel: applied before it is saved",
+        "shards/delivery/channels/mutations.py",
+        "        if wanted.config.persist:\n            channel.saved = await self._files.save(wanted, channel.saved)\n"
+        "        self._registry.apply(channel, wanted)\n",
+        "        self._registry.apply(channel, wanted)\n"
+        "        if wanted.config.persist:\n"
+        "            channel.saved = await self._files.save(wanted, channel.saved)\n",
+        pytest("tests/unit/delivery/ops/test_delivery_ops_channels.py"),
+    ),
+    Mutant(
+        "channel: a save whose last sync failed is left as it is",
+        "shards/delivery/channels/store.py",
+        "        except OSError:\n            self._put_back(path, before)\n            raise\n        return Saved",
+        "        except OSError:\n            raise\n        return Saved",
+        pytest("tests/unit/delivery/channels/test_delivery_store.py"),
+    ),
+    Mutant(
+        "channel: its new directory is not synced",
+        "shards/delivery/channels/store.py",
+        "                self._fs.mkdir(path)\n                self._fs.sync_dir(path.parent)\n",
+        "                self._fs.mkdir(path)\n",
+        pytest("tests/unit/delivery/channels/test_delivery_store.py"),
+    ),
+    Mutant(
+        "channel: deleted before it is durable",
+        "shards/delivery/channels/store.py",
+        "                self._sync_or_put_back(path, before)\n",
+        "                pass\n",
+        pytest("tests/unit/delivery/channels/test_delivery_store.py"),
+    ),
+    Mutant(
+        "channel: logs of channels that cannot be read are swept",
+        "shards/delivery/channels/restoring.py",
+        " and hash_of_log(topic.name) not in skipped",
+        "",
+        pytest("tests/unit/delivery/channels/test_delivery_restoring.py"),
+    ),
+    Mutant(
+        "channel: a slot is not given back",
+        "shards/delivery/channels/mutations.py",
+        "            # Whether it is a member now or not is what this shard knows.\n"
+        "            self._slots.release(user, channel.handler)\n",
+        "            pass\n",
+        pytest("tests/unit/delivery/channels/test_delivery_slots.py"),
+    ),
+    Mutant(
+        "queue of a channel: an element is handed out before the cursor is behind it",
+        "shards/delivery/channels/fifo.py",
+        "        while self._durable <= element.seq:\n",
+        "        while False:\n",
+        pytest("tests/unit/delivery/channels/test_delivery_fifo.py"),
+    ),
+    Mutant(
+        "queue of a channel: its metadata before its cursor",
+        "shards/delivery/channels/mutations.py",
+        "                await queue.clear(topic.seqs.head)\n                wanted = replace(state, type=FIFO)\n"
+        "                await self._save(channel, wanted)\n",
+        "                wanted = replace(state, type=FIFO)\n                await self._save(channel, wanted)\n"
+        "                await queue.clear(topic.seqs.head)\n",
+        ["-m", "tests.faults.channel_sweep", "type"],
+    ),
     # ---- WAL: append ----
+    Mutant(
+        "jobs: what a snapshot knows to be done is not deleted again",
+        "shards/delivery/starting/recovery.py",
+        '        if "no" not in body or topic.changes.is_new(int(body["no"])):\n'
+        "            topic.queue.replay(FrameType.LEASE, body, 0)\n",
+        '        if "no" in body and not topic.changes.is_new(int(body["no"])):\n            return\n'
+        "        topic.queue.replay(FrameType.LEASE, body, 0)\n",
+        ["-m", "pytest", "-q", "-x", "tests/faults/test_recovery.py", "-k", "jobs"],
+    ),
+    Mutant(
+        "jobs: acknowledged before it is stored",
+        "shards/delivery/queues/ending.py",
+        "        need = topic.policy.need\n",
+        "        need = Need.PLACED\n",
+        sweep("jobs", "crash"),
+    ),
     Mutant(
         "append: not synced",
         "shards/wal/log.py",
@@ -214,8 +293,8 @@ MUTANTS = [
     Mutant(
         "start: the log of a killed writer not synced",
         "shards/wal/log.py",
-        "        file.sync_data()\n        size = file.size()\n",
-        "        size = file.size()\n",
+        "        file.sync_data()\n        size, written = file.size(), self.lsn - first_lsn\n",
+        "        size, written = file.size(), self.lsn - first_lsn\n",
         pytest("tests/faults/test_recovery.py"),
     ),
     Mutant(

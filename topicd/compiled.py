@@ -20,15 +20,34 @@ GROUP = "topicd_compiled"
 MODULES = (
     "topicd.clock",
     "topicd.ipc.doorbell",
+    "topicd.ipc.pressure",
     "topicd.ipc.ring",
     "topicd.ipc.slots",
     "topicd.ipc.walstate",
     "topicd.shards.delivery.agenda",
     "topicd.shards.delivery.counters",
     "topicd.shards.delivery.damage",
+    "topicd.shards.delivery.load",
     "topicd.shards.delivery.pulse",
     "topicd.shards.delivery.ready",
     "topicd.shards.delivery.turn",
+    "topicd.shards.delivery.queues.crons",
+    "topicd.shards.delivery.queues.deadlines",
+    "topicd.shards.delivery.queues.ending",
+    "topicd.shards.delivery.queues.giving_back",
+    "topicd.shards.delivery.queues.handing",
+    "topicd.shards.delivery.queues.jobs",
+    "topicd.shards.delivery.queues.lanes",
+    "topicd.shards.delivery.queues.leases",
+    "topicd.shards.delivery.queues.options",
+    "topicd.shards.delivery.queues.placed",
+    "topicd.shards.delivery.queues.publishing",
+    "topicd.shards.delivery.queues.queues",
+    "topicd.shards.delivery.queues.rates",
+    "topicd.shards.delivery.queues.service",
+    "topicd.shards.delivery.queues.takers",
+    "topicd.shards.delivery.queues.tools",
+    "topicd.shards.delivery.queues.uniques",
     "topicd.shards.delivery.reading.filters",
     "topicd.shards.delivery.reading.live",
     "topicd.shards.delivery.reading.long_polls",
@@ -39,6 +58,7 @@ MODULES = (
     "topicd.shards.delivery.removing.deletion",
     "topicd.shards.delivery.removing.retention",
     "topicd.shards.delivery.sessions.connection",
+    "topicd.shards.delivery.sessions.fairness",
     "topicd.shards.delivery.sessions.outbox",
     "topicd.shards.delivery.sessions.peer",
     "topicd.shards.delivery.sessions.session",
@@ -55,10 +75,12 @@ MODULES = (
     "topicd.shards.delivery.topic.floors",
     "topicd.shards.delivery.topic.follower",
     "topicd.shards.delivery.topic.idempotency_keys",
+    "topicd.shards.delivery.topic.inflows",
     "topicd.shards.delivery.topic.part",
     "topicd.shards.delivery.topic.policy",
     "topicd.shards.delivery.topic.producers",
     "topicd.shards.delivery.topic.recent_tags",
+    "topicd.shards.delivery.topic.scattered",
     "topicd.shards.delivery.topic.seqs",
     "topicd.shards.delivery.topic.tail",
     "topicd.shards.delivery.topic.topic",
@@ -77,6 +99,9 @@ MODULES = (
     "topicd.shards.wal.shard",
 )
 _ROOT = Path(__file__).parent.parent
+# The types of other packages matter little here, and they may not be installed where it is compiled.
+MYPY_ARGUMENTS = ("--config-file=", "--explicit-package-bases", "--ignore-missing-imports")
+_NOT_MADE = "topicd/_native/not_compiled.txt"  # why there is no machine code, as far as the installation knows
 _MADE_FROM = "topicd/_native/compiled.crc"  # one line for all sources: what the machine code was made from
 
 
@@ -111,6 +136,15 @@ def note_built(root: Path) -> None:
     (root / _MADE_FROM).write_text(fingerprint(root))
 
 
+def note_failure(root: Path, why: str) -> None:
+    """The sources below root were not compiled; nothing: they were."""
+    if why:
+        (root / _NOT_MADE).write_text(why)
+        (root / _MADE_FROM).unlink(missing_ok=True)
+    else:
+        (root / _NOT_MADE).unlink(missing_ok=True)
+
+
 def _reason() -> str:
     for variable, value in (("TOPICD_COMPILED", "0"), ("TOPICD_PURE", "1")):
         if os.environ.get(variable) == value:
@@ -118,7 +152,11 @@ def _reason() -> str:
     try:
         made_from = (_ROOT / _MADE_FROM).read_text()
     except OSError:
-        return "nothing was compiled"
+        try:
+            why = (_ROOT / _NOT_MADE).read_text()[:500]
+        except OSError:
+            return "nothing was compiled"
+        return f"not compiled when it was installed: {why}"
     return "" if made_from == fingerprint() else "the sources have changed since they were compiled"
 
 

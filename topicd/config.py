@@ -102,13 +102,61 @@ class Settings:
         "",
         "host:port for clients on other machines; delivery shard i listens on port + i; empty: none",
     )
-    tls_cert: str = _setting("file", "", "certificate chain for listen_tcp, PEM")
+    tls_cert: str = _setting("file", "", "certificate chain for listen_tcp and http_tls, PEM")
     tls_key: str = _setting("file", "", "its private key, PEM")
-    tokens_file: str = _live("file", "", "tokens for listen_tcp, made by `topicctl token create`")
+    tokens_file: str = _live("file", "", "tokens for listen_tcp and HTTP, made by `topicctl token create`")
     metrics_port: int = _setting(
         "count", 0, "port on 127.0.0.1 for Prometheus, beside the socket metrics.sock; 0: none", low=0, high=65_535
     )
-    max_topics: int = _live("count", 100_000, "topics in all", low=1, high=NO_LIMIT)
+    http: bool = _setting("flag", False, "serve HTTP, by a process of its own")
+    http_listen: str = _setting(
+        "listen",
+        "127.0.0.1:4000",
+        "host:port for HTTP, beside the socket http.sock; port 0: any, told in the file http.port; empty: none",
+    )
+    http_tls: bool = _setting("flag", False, "HTTP over TLS on the port, with tls_cert and tls_key")
+    http_open: bool = _setting("flag", False, "serve HTTP beyond this machine also without tokens_file")
+    http_health_needs_key: bool = _setting("flag", False, "health and readiness over HTTP need a token, too")
+    http_origins: str = _setting("text", "", "origins whose web pages may use HTTP, comma-separated; empty: none")
+    max_inflight_per_key: int = _live(
+        "count", 1_000, "HTTP requests under way per token; 0: no limit", low=0, high=NO_LIMIT
+    )
+    max_watch_sessions: int = _live("count", 10_000, "watch sessions over HTTP; 0: no limit", low=0, high=NO_LIMIT)
+    max_sse_connections: int = _live(
+        "count", 10_000, "open streams over HTTP, WebSockets included; 0: no limit", low=0, high=NO_LIMIT
+    )
+    max_sse_connections_per_key: int = _live(
+        "count", 1_000, "open streams over HTTP per token; 0: no limit", low=0, high=NO_LIMIT
+    )
+    chat: bool = _setting("flag", False, "keep a chat store, by a process of its own; needs the extra `chat`")
+    chat_listen: str = _setting(
+        "address", "", "host:port of the chat store for clients and stores on other machines; empty: none"
+    )
+    chat_durability: str = _setting(
+        "choice", "fsync", "class of the chat store's log: what an answer means", choices=("disk", "fsync")
+    )
+    chat_cache_bytes: int = _setting(
+        "size", 128 * MIB, "blocks of the chat store kept in memory", low=MIB, high=NO_LIMIT
+    )
+    chat_memtable_bytes: int = _setting(
+        "size",
+        64 * MIB,
+        "what the chat store holds in memory before it is flushed; after a kill so much is applied again",
+        low=MIB,
+        high=NO_LIMIT,
+    )
+    chat_threads: int = _setting("count", 2, "threads of the chat store's engine", low=1, high=256)
+    chat_log_bytes: int = _live(
+        "size",
+        0,
+        "of the chat store's log; beyond that its beginning becomes a base; 0: all of it",
+        low=0,
+        high=NO_LIMIT,
+    )
+    chat_retention_ms: int = _live("ms", 0, "messages older than this go by themselves; 0: none", low=0, high=NO_LIMIT)
+    chat_skew_ms: int = _setting("ms", 0, "let tests set the chat clock wrong", low=0, high=NO_LIMIT, hidden=True)
+    max_topics: int = _live("count", 100_000, "topics in all; 0: no limit", low=0, high=NO_LIMIT)
+    max_routers: int = _live("count", 10_000, "routers in all; 0: no limit", low=0, high=NO_LIMIT)
     max_connections: int = _live(
         "count",
         10_000,
@@ -134,6 +182,15 @@ class Settings:
     max_total_bytes: int = _live("size", 0, "stored bytes in all; 0: as much as the disk holds", low=0, high=NO_LIMIT)
     outbox_bytes: int = _setting(
         "size", 4 * MIB, "bytes waiting for a slow reader before it is lagged", low=64 * KIB, high=NO_LIMIT
+    )
+    channel_auth: bool = _setting(
+        "flag",
+        True,
+        "users of channels are known by their uid or their token; false: whoever says a name is that user, "
+        "and no channel outlives the daemon",
+    )
+    max_channels_per_user: int = _live(
+        "count", 1_000, "channels that one user may be a member of; 0: no limit", low=0, high=NO_LIMIT
     )
     stop_timeout_s: float = _setting(
         "seconds", 10.0, "time for a clean stop before processes are killed", low=0.5, high=3600
@@ -187,6 +244,22 @@ class Settings:
             raise ConfigError(
                 f"listen_tcp {self.listen_tcp} is not a loopback address: tls_cert and tls_key are needed"
             )
+        if self.http and self.http_listen and not (self.tokens_file or self.http_open or self.http_is_loopback):
+            raise ConfigError(
+                f"http_listen {self.http_listen} is not a loopback address: tokens_file is needed, or http_open"
+            )
+        if self.chat_listen and not self.chat:
+            raise ConfigError("chat_listen needs chat = true: there is no chat store to reach")
+        if self.chat_listen and not self.tokens_file:
+            raise ConfigError("chat_listen needs tokens_file: nobody is let in without a token")
+        if self.chat_listen and not self.tls_cert and not self._loops_back(self.chat_host_port[0]):
+            raise ConfigError(
+                f"chat_listen {self.chat_listen} is not a loopback address: tls_cert and tls_key are needed"
+            )
+        if self.chat and not _chat_can_run():
+            raise ConfigError("chat needs the packages of the extra `chat`: pip install 'topicd[chat]'")
+        if self.http and self.http_tls and not (self.tls_cert and self.tls_key):
+            raise ConfigError("http_tls needs tls_cert and tls_key")
         if self.data_dir == self.run_dir:
             raise ConfigError(f"data_dir and run_dir must differ, both are {self.data_dir}")
 
@@ -195,10 +268,27 @@ class Settings:
         host, _, port = self.listen_tcp.rpartition(":")
         return host.strip("[]"), int(port)
 
+    @property
+    def chat_host_port(self) -> tuple[str, int]:
+        host, _, port = self.chat_listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def http_host_port(self) -> tuple[str, int]:
+        host, _, port = self.http_listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def http_is_loopback(self) -> bool:
+        return not self.http_listen or self._loops_back(self.http_host_port[0])
+
     def _is_loopback(self) -> bool:
+        return self._loops_back(self.tcp_host_port[0])
+
+    @staticmethod
+    def _loops_back(host: str) -> bool:
         import ipaddress
 
-        host, _ = self.tcp_host_port
         try:
             return host == "localhost" or ipaddress.ip_address(host).is_loopback
         except ValueError:
@@ -221,6 +311,12 @@ class Settings:
     @classmethod
     def from_wire(cls, given: Mapping[str, Any]) -> Settings:
         return cls(**parse_all(given, "message"))
+
+
+def _chat_can_run() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("rocksdict") is not None and find_spec("blake3") is not None
 
 
 FIELDS: dict[str, Field] = {name: f for name, f in vars(Settings).items() if isinstance(f, Field)}

@@ -58,14 +58,84 @@ class TopicNotFound(TopicdError):
     summary = "no topic of that name or id"
 
 
+class RouterNotFound(TopicdError):
+    code, status, retriable = "router_not_found", 404, False
+    summary = "no router of that name"
+
+
 class ConsumerNotFound(TopicdError):
     code, status, retriable = "consumer_not_found", 404, False
     summary = "no consumer of that name on the topic"
 
 
+class ChannelNotFound(TopicdError):
+    code, status, retriable = "channel_not_found", 404, False
+    summary = "no channel of that name"
+
+
+class NotMember(TopicdError):
+    code, status, retriable = "not_member", 403, False
+    summary = "the user is no member of the channel"
+
+
+class NotOwner(TopicdError):
+    code, status, retriable = "not_owner", 403, False
+    summary = "only the owner of the channel may do this; detail.owner says who it is"
+
+
+class ChannelFull(TopicdError):
+    code, status, retriable = "channel_full", 422, False
+    summary = "the channel has max_clients members already"
+
+
+class ChannelLimit(TopicdError):
+    code, status, retriable = "channel_limit", 422, False
+    summary = "the user is a member of max_channels_per_user channels already"
+
+
+class PayloadTooLarge(TopicdError):
+    code, status, retriable = "payload_too_large", 413, False
+    summary = "a message is larger than the channel's max_payload_size"
+
+
+class QueueFull(TopicdError):
+    code, status, retriable = "queue_full", 422, False
+    summary = "a channel of type fifo holds max_persist_messages elements already"
+
+
+class QueueEmpty(TopicdError):
+    code, status, retriable = "queue_empty", 404, False
+    summary = "a channel of type fifo has no element to pop"
+
+
+class NeedsRecovery(TopicdError):
+    code, status, retriable = "needs_recovery", 409, False
+    summary = "where a channel of type fifo goes on cannot be read; its owner clears it"
+
+
+class ConsumerHeld(TopicdError):
+    code, status, retriable = "consumer_held", 409, False
+    summary = "somebody else reads as that consumer, or has taken it over"
+
+
 class Conflict(TopicdError):
     code, status, retriable = "conflict", 409, False
     summary = "the change contradicts what exists (for example the immutable type)"
+
+
+class NotAQueue(TopicdError):
+    code, status, retriable = "not_a_queue", 409, False
+    summary = "the topic is a log: there are no jobs in it"
+
+
+class Incompatible(TopicdError):
+    code, status, retriable = "topic_exists_incompatible", 409, False
+    summary = "what exists does not go together with the request; detail.reason says why"
+
+
+class RouterCycle(TopicdError):
+    code, status, retriable = "router_cycle", 409, False
+    summary = "records would come back to their source; detail.cycle is the way, allow_cycle permits it"
 
 
 class OutOfOrder(TopicdError):
@@ -135,8 +205,22 @@ ERRORS: dict[str, type[TopicdError]] = {
         Unauthorized,
         Forbidden,
         TopicNotFound,
+        RouterNotFound,
         ConsumerNotFound,
+        ChannelNotFound,
+        NotMember,
+        NotOwner,
+        ChannelFull,
+        ChannelLimit,
+        PayloadTooLarge,
+        QueueFull,
+        QueueEmpty,
+        NeedsRecovery,
+        ConsumerHeld,
         Conflict,
+        NotAQueue,
+        Incompatible,
+        RouterCycle,
         OutOfOrder,
         TopicFull,
         Throttled,

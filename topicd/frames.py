@@ -23,6 +23,7 @@ from topicd.limits import FRAME_CHECKSUM, FRAME_HEADER, FRAME_OVERHEAD
 
 __all__ = [
     "HEADER",
+    "HOPS_AT",
     "PRODUCER",
     "Direct",
     "FrameFlag",
@@ -32,6 +33,7 @@ __all__ = [
     "continue_batch",
     "control_body",
     "control_frame",
+    "copied_frame",
     "core",
     "direct_frame",
     "frame_checksum",
@@ -63,6 +65,7 @@ class FrameType(IntEnum):
     DIRECT = 15
     COMMIT = 16
     FORGIVEN = 17
+    ROUTED = 18  # how far a router has come with this topic, and what of its source was gone
 
 
 class FrameFlag(IntFlag):
@@ -81,7 +84,8 @@ HEADER = struct.Struct(
     "Q"  # topic_id
     "Q"  # seq
     "Q"  # ts         server commit ms, never below the previous record's
-    "H"  # node_len
+    "B"  # node_len
+    "B"  # hops       how often routers have copied it on
     "H"  # tag_len
     "I"  # data_len   with meta, when flagged
 )
@@ -92,8 +96,9 @@ TOPIC_ID_AT = struct.calcsize("<IBB")
 SEQ_AT = struct.calcsize("<IBBQ")
 TS_AT = struct.calcsize("<IBBQQ")
 NODE_LEN_AT = struct.calcsize("<IBBQQQ")
-TAG_LEN_AT = struct.calcsize("<IBBQQQH")
-DATA_LEN_AT = struct.calcsize("<IBBQQQHH")
+HOPS_AT = struct.calcsize("<IBBQQQB")
+TAG_LEN_AT = struct.calcsize("<IBBQQQBB")
+DATA_LEN_AT = struct.calcsize("<IBBQQQBBH")
 
 CHECKSUM = struct.Struct("<Q")  # xxh3_64, seed 0
 _NO_CHECKSUM = bytes(CHECKSUM.size)
@@ -139,6 +144,7 @@ class Header(NamedTuple):
     seq: int
     ts: int
     node_len: int
+    hops: int
     tag_len: int
     data_len: int
 
@@ -177,7 +183,7 @@ def control_frame(
     data = body if isinstance(body, bytes) else msgpack.packb(body)
     flags = (FrameFlag.DURABLE if durable else 0) | (FrameFlag.MORE if more else 0)
     frame_len = FRAME_OVERHEAD - LEN_FIELD + len(data)
-    head = HEADER.pack(frame_len, type, flags, topic_id, seq, ts, 0, 0, len(data))
+    head = HEADER.pack(frame_len, type, flags, topic_id, seq, ts, 0, 0, 0, len(data))
     covered = head[LEN_FIELD:] + data
     return head[:LEN_FIELD] + covered + CHECKSUM.pack(core.xxh3_64(covered))
 
@@ -185,7 +191,7 @@ def control_frame(
 def producer_frame(topic_id: int, first_seq: int, ts: int, producer_id: int, batch_no: int, count: int) -> bytes:
     """Who wrote the batch that follows. It opens that batch, so `more` is always set. Made often: one pack."""
     covered = _PRODUCER_COVERED.pack(
-        *(_PRODUCER_TYPE, _PRODUCER_FLAGS, topic_id, first_seq, ts, 0, 0, PRODUCER.size),
+        *(_PRODUCER_TYPE, _PRODUCER_FLAGS, topic_id, first_seq, ts, 0, 0, 0, PRODUCER.size),
         *(producer_id, batch_no, first_seq, count),
     )
     return _PRODUCER_LEN + covered + CHECKSUM.pack(core.xxh3_64(covered))
@@ -251,6 +257,17 @@ def continue_batch(frames: bytearray, last_frame: int) -> None:
     frames[last_frame + FLAGS_AT] |= _MORE
 
 
+def copied_frame(node: bytes, tag: bytes, meta: bytes, data: bytes, hops: int, *, more: bool) -> bytes:
+    """A record as a router has changed it, to be stamped."""
+    flags = (FrameFlag.NODE if node else 0) | (FrameFlag.TAG if tag else 0) | (FrameFlag.MORE if more else 0)
+    if meta:
+        flags |= FrameFlag.META
+        data = len(meta).to_bytes(2, "little") + meta + data
+    length = FRAME_OVERHEAD - LEN_FIELD + len(node) + len(tag) + len(data)
+    head = HEADER.pack(length, FrameType.APPEND, flags, 0, 0, 0, len(node), hops, len(tag), len(data))
+    return b"".join((head, node, tag, data, _NO_CHECKSUM))
+
+
 def without_data(frames: Buffer) -> bytes:
     """The same records with data and meta cut off; data_len is 0 and the checksum is zero."""
     out = []
@@ -258,7 +275,7 @@ def without_data(frames: Buffer) -> bytes:
         flags = (FrameFlag.NODE if node else 0) | (FrameFlag.TAG if tag else 0)
         names = (node or b"") + (tag or b"")
         length = FRAME_OVERHEAD - LEN_FIELD + len(names)
-        head = HEADER.pack(length, FrameType.APPEND, flags, 0, seq, ts, len(node or b""), len(tag or b""), 0)
+        head = HEADER.pack(length, FrameType.APPEND, flags, 0, seq, ts, len(node or b""), 0, len(tag or b""), 0)
         out.append(head + names + _NO_CHECKSUM)
     return b"".join(out)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from topicd.errors import Conflict, InvalidRequest
 from topicd.limits import COMMITS, INTERNAL, MAX_SEQ, MAX_TAG, STAGES, TOPIC_NAME, TOPIC_NAME_RULE
+from topicd.topic_fields import plain_name, plain_value
 
 
 class Durability(StrEnum):
@@ -71,11 +72,21 @@ class TopicConfig:
     max_deliveries: int = field(default=0, metadata=_rule(0, 1_000_000))
     dead_letter: str | None = None
     leases_durable: bool = False
+    backoff_ms: int = field(default=1_000, metadata=_rule(0, 86_400_000))
+    backoff_factor: float = field(default=2.0, metadata={"real": (1.0, 100.0)})
+    backoff_max_ms: int = field(default=3_600_000, metadata=_rule(0, 86_400_000))
+    keep_done_ms: int = field(default=0, metadata=_rule(0, 366 * 86_400_000))
+    max_in_flight: int = field(default=0, metadata=_rule(0, 1_000_000))
+    rate_per_s: int = field(default=0, metadata=_rule(0, 1_000_000))
+    group_max_in_flight: int = field(default=0, metadata=_rule(0, 1_000_000))
+    group_rate_per_s: int = field(default=0, metadata=_rule(0, 1_000_000))
+    breaker_failures: int = field(default=0, metadata=_rule(0, 10_000))
+    breaker_jobs: int = field(default=100, metadata=_rule(1, 10_000))
 
     @classmethod
     def from_fields(cls, given: Any) -> TopicConfig:
         """Defaults overlaid with the given fields; every violation names the field, the value and the rule."""
-        return replace(cls(), **_effective(_checked(given)))
+        return _fitting(replace(cls(), **_checked(given)))
 
     @classmethod
     def from_stored(cls, given: Any) -> TopicConfig:
@@ -94,9 +105,19 @@ class TopicConfig:
     def updated(self, given: Any) -> TopicConfig:
         """This configuration with the given fields changed; `type` may be repeated but not changed."""
         changes = _checked(given)
-        if changes.get("type", self.type) != self.type:
-            raise Conflict(f"type of a topic cannot change from {self.type!r} to {changes['type']!r}")
-        return replace(self, **_effective({name: value for name, value in changes.items() if name != "type"}))
+        self._check_type(changes.get("type", self.type))
+        return _fitting(replace(self, **changes))
+
+    def replaced(self, given: Any) -> TopicConfig:
+        """The given fields over the defaults: what a topic of this configuration becomes. The type cannot change."""
+        config = TopicConfig.from_fields(given)
+        self._check_type(config.type)
+        return config
+
+    def _check_type(self, wanted: str) -> None:
+        if wanted != self.type:
+            message = f"type of a topic cannot change from {self.type!r} to {wanted!r}"
+            raise Conflict(message, existing_type=self.type, requested_type=wanted)
 
     def to_fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _NAMES}
@@ -106,24 +127,24 @@ _NAMES = tuple(f.name for f in fields(TopicConfig))
 _STORED_MAX = 1_024
 _STORED: dict[tuple[Any, ...], TopicConfig] = {}  # configurations that were loaded, by what they came from
 
-# Fields whose values nothing acts on yet. Taking them would promise something.
-WITHOUT_EFFECT = frozenset(
-    {
-        *("type", "auto_create", "lease_ms", "claim_jitter_ms"),
-        *("max_deliveries", "dead_letter", "leases_durable"),
-    }
+
+# Fields that a log does not take. (Those of the HTTP API it takes and does not use.)
+QUEUES_ONLY = (
+    *("backoff_ms", "backoff_factor", "backoff_max_ms", "keep_done_ms", "max_in_flight", "rate_per_s"),
+    *("group_max_in_flight", "group_rate_per_s", "breaker_failures", "breaker_jobs"),
 )
 
 
-def _effective(changes: dict[str, Any]) -> dict[str, Any]:
-    """The same, unless some of it would be taken and ignored."""
-    for f in fields(TopicConfig):
-        if f.name in WITHOUT_EFFECT and changes.get(f.name, f.default) != f.default:
-            raise InvalidRequest(
-                f"config field {f.name} has no effect in this version: only its default, {f.default!r}, is taken, "
-                f"not {changes[f.name]!r:.100}"
-            )
-    return changes
+def _fitting(config: TopicConfig) -> TopicConfig:
+    """The same, unless it asks a log for what only queues have."""
+    if config.type == "log":
+        for f in fields(TopicConfig):
+            if f.name in QUEUES_ONLY and getattr(config, f.name) != f.default:
+                raise InvalidRequest(
+                    f"config field {f.name} is for queues: a log takes its default only, {f.default!r}, "
+                    f"not {getattr(config, f.name)!r:.100}"
+                )
+    return config
 
 
 def _checked(given: Any) -> dict[str, Any]:
@@ -131,18 +152,28 @@ def _checked(given: Any) -> dict[str, Any]:
         raise InvalidRequest(f"config must be a map of fields, not {type(given).__name__}")
     known = {f.name: f for f in fields(TopicConfig)}
     changes: dict[str, Any] = {}
-    for name, value in given.items():
+    for said, value in given.items():
+        name = plain_name(said)
+        if name != said and name in given:
+            raise InvalidRequest(f"{said} and {name} are the same config field: give one of them")
         if name == "durable":
             continue
         if name not in known:
             raise InvalidRequest(f"unknown config field {name!r:.100}; known are {', '.join(sorted(known))}, durable")
-        changes[name] = _checked_value(name, value, dict(known[name].metadata))
+        changes[name] = _checked_value(name, _plain(name, value), dict(known[name].metadata))
     # An explicit durability wins over the alias.
     if "durable" in given:
         if not isinstance(given["durable"], bool):
             raise InvalidRequest(f"config field durable must be true or false, not {given['durable']!r:.100}")
         changes.setdefault("durability", Durability.FSYNC.value if given["durable"] else Durability.DISK.value)
     return changes
+
+
+def _plain(name: str, value: Any) -> Any:
+    try:
+        return plain_value(name, value)
+    except ValueError as exc:
+        raise InvalidRequest(f"config field {name} {exc}, not {value!r:.100}") from None
 
 
 def _checked_value(name: str, value: Any, rule: dict[str, Any]) -> Any:
@@ -163,6 +194,11 @@ def _checked_value(name: str, value: Any, rule: dict[str, Any]) -> Any:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise InvalidRequest(f"config field {name} must be an integer from {low} to {high}, not {value!r:.100}")
         return value
+    if "real" in rule:
+        low, high = rule["real"]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise InvalidRequest(f"config field {name} must be a number from {low:g} to {high:g}, not {value!r:.100}")
+        return float(value)
     if not isinstance(value, bool):
         raise InvalidRequest(f"config field {name} must be true or false, not {value!r:.100}")
     return value

@@ -54,11 +54,27 @@ class DataDir(NamedTuple):
     def topic(self, topic_id: int) -> Path:
         return self.topics / topic_dir_name(topic_id)
 
+    def chat(self, shard: int) -> Path:
+        """The store of a chat process, and the base of its log."""
+        return self.root / "chat" / shard_dir_name(shard)
+
+    @property
+    def channels(self) -> Path:
+        """A directory for each persistent channel, named by the hash of its handler."""
+        return self.root / "channels"
+
+    @property
+    def trash(self) -> Path:
+        """What nobody knows and nobody may throw away unseen."""
+        return self.root / "trash"
+
     @property
     def quarantine(self) -> Path:
         return self.root / "quarantine"
 
 
+METADATA_FILE = "metadata.bin"  # in each channel's directory
+CURSOR_FILE = "cursor.bin"  # beside it, where a channel is a queue: what is popped next
 TOPIC_NAME_FILE = "topic.bin"  # in each topic's directory: whose it is
 
 
@@ -75,6 +91,18 @@ class RunDir(NamedTuple):
     def history_socket(self, shard: int) -> Path:
         """Where a delivery shard hands out descriptors of sealed segments."""
         return self.root / f"dlv-{shard:02d}.history.sock"
+
+    def chat_socket(self, shard: int) -> Path:
+        return self.root / f"chat-{shard:02d}.sock"
+
+    @property
+    def http_socket(self) -> Path:
+        return self.root / "http.sock"
+
+    @property
+    def http_port(self) -> Path:
+        """A file with the port that HTTP is served on."""
+        return self.root / "http.port"
 
     @property
     def metrics_socket(self) -> Path:
@@ -171,5 +199,13 @@ def stats_shm(instance: str, process: str) -> str:
     return f"{shm_prefix(instance)}stats.{process}"
 
 
+def tally_shm(instance: str) -> str:
+    return f"{shm_prefix(instance)}tally"
+
+
 def bells_shm(instance: str) -> str:
     return f"{shm_prefix(instance)}bells"
+
+
+def pressure_shm(instance: str) -> str:
+    return f"{shm_prefix(instance)}pressure"

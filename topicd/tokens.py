@@ -9,9 +9,10 @@ The file is TOML, one table per token:
     scopes = ["read", "consume", "write"]
     prefixes = ["orders.", "events."]     # optional; none: every topic
     expires = 2027-01-01T00:00:00Z        # optional
+    subject = "ann"                       # optional; the user it stands for, in channels and chat
 
 Scopes: read (records, states, lists), consume (open, acknowledge, reset and remove named consumers: where a topic keeps
-what is not acknowledged, that deletes), write, delete, admin (everything).
+what is not acknowledged, that deletes), write, delete, sync (another chat store, see docs/chat.md), admin (everything).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicd.errors import Forbidden, FormatError, Unauthorized
-from topicd.limits import COMMITS, STAGE_KEY_DIGITS, STAGES
+from topicd.limits import CHANNELS, CHATS, COMMITS, STAGE_KEY_DIGITS, STAGES, USER_NAME, USER_NAME_RULE
 from topicd.model import is_internal, is_staged
 
-SCOPES = ("read", "consume", "write", "delete", "admin", "stage")
-_FIELDS = {"name", "sha256", "scopes", "prefixes", "expires"}
+SCOPES = ("read", "consume", "write", "delete", "admin", "stage", "sync")
+_FIELDS = {"name", "sha256", "scopes", "prefixes", "expires", "subject"}
 
 
 class Rights(NamedTuple):
@@ -34,8 +35,12 @@ class Rights(NamedTuple):
     name: str = "local"
     scopes: frozenset[str] = frozenset(SCOPES)
     prefixes: tuple[str, ...] = ()
+    subject: str | None = None
 
     def require(self, scope: str, topic: str | None = None) -> None:
+        if topic is not None and topic.startswith((CHANNELS, CHATS)) and "admin" not in self.scopes:
+            what = "channels" if topic.startswith(CHANNELS) else "chat"
+            raise Forbidden(f"token {self.name!r} may not touch the logs of {what}", token=self.name, topic=topic)
         if topic is not None and is_staged(topic):
             self._require_stage(topic)
             return
@@ -68,7 +73,16 @@ class Rights(NamedTuple):
         """For a request that any of these rights allows."""
         self.require(next((scope for scope in scopes if scope in self.scopes), scopes[0]), topic)
 
+    def require_channel(self, scope: str, handler: str) -> None:
+        """Prefixes mean channels as they mean topics."""
+        if self.scopes.isdisjoint({scope, "admin"}):
+            raise Forbidden(f"token {self.name!r} has no {scope} right", token=self.name, scope=scope)
+        if self.prefixes and not handler.startswith(self.prefixes):
+            raise Forbidden(f"token {self.name!r} may not touch channel {handler!r}", token=self.name, channel=handler)
+
     def allows(self, topic: str) -> bool:
+        if topic.startswith(CHANNELS) and "admin" not in self.scopes:
+            return False
         if is_staged(topic) and "admin" not in self.scopes:
             return False
         return not self.prefixes or topic.startswith(self.prefixes)
@@ -119,6 +133,13 @@ class TokenFile:
             raise FormatError(f"token file {path} must hold [[token]] tables and nothing else")
         return cls([_parse(path, number, row) for number, row in enumerate(rows, 1)])
 
+    def knows(self, digest: bytes, now_ms: int) -> bool:
+        """Does a connection that was let in with this one stay?"""
+        import hmac
+
+        found = [token for token in self._tokens if hmac.compare_digest(token.digest, digest)]
+        return any(token.expires_ms is None or now_ms < token.expires_ms for token in found)
+
     def authorize(self, secret: Any, now_ms: int) -> Rights:
         """The rights behind a secret. Every token is compared, so that time tells nothing."""
         import hmac
@@ -140,7 +161,7 @@ class TokenFile:
 def _parse(path: Path, number: int, row: Any) -> Token:
     where = f"token file {path}, token {number}"
     if not isinstance(row, dict) or not {"name", "sha256", "scopes"} <= set(row) <= _FIELDS:
-        raise FormatError(f"{where}: needs name, sha256, scopes; may have prefixes, expires; nothing else")
+        raise FormatError(f"{where}: needs name, sha256, scopes; may have prefixes, expires, subject; nothing else")
     digest = row["sha256"]
     if not isinstance(digest, str) or len(digest) != 64 or not all(c in "0123456789abcdef" for c in digest):
         raise FormatError(f"{where}: sha256 must be 64 lower-case hex digits")
@@ -149,7 +170,10 @@ def _parse(path: Path, number: int, row: Any) -> Token:
         raise FormatError(f"{where}: scopes must be some of {', '.join(SCOPES)}")
     if not isinstance(prefixes, list) or any(not isinstance(prefix, str) or not prefix for prefix in prefixes):
         raise FormatError(f"{where}: prefixes must be a list of texts")
-    rights = Rights(str(row["name"]), frozenset(scopes), tuple(prefixes))
+    subject = row.get("subject")
+    if subject is not None and not (isinstance(subject, str) and USER_NAME.fullmatch(subject)):
+        raise FormatError(f"{where}: subject must be a user name: {USER_NAME_RULE}")
+    rights = Rights(str(row["name"]), frozenset(scopes), tuple(prefixes), subject)
     return Token(rights, bytes.fromhex(digest), _expiry(where, row.get("expires")))
 
 

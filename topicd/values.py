@@ -71,6 +71,26 @@ def _size(value: Any) -> int:
     return int(float(m.group(1)) * _UNITS[(m.group(2) or "").upper()])
 
 
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?", re.IGNORECASE)
+_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+
+
+def duration_ms(value: str) -> int:
+    """Milliseconds, or a time like 90s, 15m, 2h, 1d, 1w."""
+    m = _DURATION.fullmatch(value.strip())
+    if m is None:
+        raise ValueError("must be milliseconds or a time like 250ms, 90s, 15m, 2h, 1d, 1w")
+    return round(float(m.group(1)) * _MS[(m.group(2) or "ms").lower()])
+
+
+def format_ms(value: int) -> str:
+    """As one would write it: 1d, 90s, 250ms."""
+    for suffix in ("w", "d", "h", "m", "s"):
+        if value and value % _MS[suffix] == 0:
+            return f"{value // _MS[suffix]}{suffix}"
+    return f"{value}ms" if value else "0"
+
+
 def _count(value: Any) -> int:
     if isinstance(value, int | str) and not isinstance(value, bool):
         try:
@@ -132,6 +152,17 @@ def _address(value: Any) -> str:
     return str(value)
 
 
+def _listen(value: Any) -> str:
+    """As an address, or with port 0: any."""
+    return str(value) if isinstance(value, str) and re.fullmatch(r"[^:\s]+:0|\[[^\]]+\]:0", value) else _address(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError("must be text")
+    return value
+
+
 def _file(value: Any) -> str:
     if not isinstance(value, str | Path) or "\0" in str(value):
         raise ValueError("must be the path of a file")
@@ -149,5 +180,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "uids": _uids,
     "mode": _mode,
     "address": _address,
+    "listen": _listen,
+    "text": _text,
     "file": _file,
 }

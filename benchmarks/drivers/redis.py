@@ -10,7 +10,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.drivers import append, consume, mixed, push, scale, server
+from benchmarks.drivers import append, consume, mixed, push, queue, scale, server
 from benchmarks.peers.base import Driver, Peer
 from benchmarks.peers.redis import FIELD, START, Redis, RedisAddress, entries_of
 from topicd.bench.load import Figures, Load
@@ -35,6 +35,8 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
         found = {"XREAD": xread, "XREAD, no parsing": consume.scan, "group + XACK": group}
     elif test == "E":
         found = {"XREAD BLOCK": push.push}
+    elif test == "F":
+        found = queue.drivers(load, "XREADGROUP, XACK", "XREADGROUP, XACK 100", "XREADGROUP BLOCK")
     elif test == "G":
         found = {"AOF": server.recovery, "after rewrite": rewritten}
     elif test == "H":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from benchmarks.drivers import append, consume, mixed, push, scale
+from benchmarks.drivers import append, consume, mixed, push, queue, scale
 from benchmarks.peers.base import Driver
 from benchmarks.peers.sqlite import Sqlite, SqliteSession
 from topicd.bench.load import Figures, Load
@@ -23,6 +23,8 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
         found = {"SELECT": select, "SELECT … LIMIT": consume.scan}
     elif test == "E":
         found = {"1 ms polling": push.push}
+    elif test == "F":
+        found = queue.drivers(load, "UPDATE, DELETE", "UPDATE, DELETE 100", "1 ms polling")
     elif test == "growth":
         found = scale.growth(load)
     elif test == "mixed":

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 
-from benchmarks.bars import ASYNCIO, CHECKPOINTED, DESCRIPTORS, FUTURES, LOG_ALONE, PIPELINE, PRODUCER, READ
-from benchmarks.drivers import append, mixed, push, scale, server, spark
+from benchmarks.bars import (
+    ASYNCIO,
+    CHECKPOINTED,
+    CLAIMED,
+    DESCRIPTORS,
+    FUTURES,
+    LOG_ALONE,
+    PIPELINE,
+    PRODUCER,
+    PUSHED,
+    READ,
+)
+from benchmarks.drivers import append, mixed, push, queue, scale, server, spark
 from benchmarks.peers.base import Driver
 from benchmarks.peers.topicd import LogOnly, Topicd
 from topicd.bench import loops
@@ -28,6 +40,10 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
         found = {READ: read, DESCRIPTORS: descriptors}
     elif test == "E":
         found = {"watch": push.push}
+    elif test == "F":
+        found = queue.drivers(load, CLAIMED, CLAIMED, PUSHED)
+        if load.records and load.batch == 1:
+            found[PUSHED] = partial(queue.drain, queue.pushed)
     elif test == "G":
         found = {CHECKPOINTED: server.recovery, LOG_ALONE: log_alone}
     elif test == "H":

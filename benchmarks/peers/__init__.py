@@ -14,6 +14,8 @@ MODULES = {
     "redis": ("benchmarks.peers.redis", "Redis"),
     "nats": ("benchmarks.peers.nats", "Nats"),
     "sqlite": ("benchmarks.peers.sqlite", "Sqlite"),
+    "beanstalkd": ("benchmarks.peers.beanstalkd", "Beanstalkd"),
+    "postgres": ("benchmarks.peers.postgres", "Postgres"),
     "parquet": ("benchmarks.peers.parquet", "Parquet"),
     "persist-file": ("benchmarks.peers.queues", "PersistFile"),
     "persist-sqlite": ("benchmarks.peers.queues", "PersistSqlite"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from topicd.bench.load import Load
 FIELD = b"d"
 START = b"0-0"
 BLOCK_MS = 200
+GROUP = "workers"
 
 # One script call per batch: the fastest way into a stream from Python.
 ADD_ALL = """
@@ -124,6 +126,58 @@ class RedisAddress:
         await client.aclose()
 
 
+class RedisWorker:
+    """A member of a consumer group: a job is an entry, finished by XACK."""
+
+    def __init__(self, client: redis.Redis, stream: str) -> None:
+        self._client = client
+        self._stream = stream
+        self._name = f"w{os.getpid()}"
+        self._add_all = client.register_script(ADD_ALL)
+        self._held: bytes | None = None
+
+    def put(self, data: bytes) -> object:
+        return self._client.xadd(self._stream, {FIELD: data})
+
+    def put_many(self, batch: list[bytes]) -> object:
+        return self._add_all(keys=[self._stream], args=batch)
+
+    def one(self) -> bytes | None:
+        found = self.some(1)
+        return found[0] if found else None
+
+    def some(self, limit: int) -> list[bytes]:
+        found = entries_of(self._client.xreadgroup(GROUP, self._name, {self._stream: ">"}, count=limit))
+        if found:
+            self._client.xack(self._stream, GROUP, *(entry for entry, _ in found))
+        return [fields[1] for _, fields in found]
+
+    def wait(self) -> bytes:
+        if self._held is not None:
+            self._client.xack(self._stream, GROUP, self._held)
+        while not (
+            found := entries_of(
+                self._client.xreadgroup(GROUP, self._name, {self._stream: ">"}, count=1, block=BLOCK_MS)
+            )
+        ):
+            pass
+        self._held = found[0][0]
+        data: bytes = found[0][1][1]
+        return data
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@dataclass(frozen=True)
+class RedisQueue:
+    address: RedisAddress
+    stream: str
+
+    def open(self) -> RedisWorker:
+        return RedisWorker(self.address.client(), self.stream)
+
+
 class Redis(Peer):
     name = "redis"
 
@@ -173,6 +227,14 @@ class Redis(Peer):
         with contextlib.closing(self._address.client()) as client:
             for start in range(0, len(names), 1000):
                 client.delete(*names[start : start + 1000])
+
+    @contextlib.contextmanager
+    def queue(self, durable: bool) -> Iterator[RedisQueue]:
+        with self.topics(1, durable) as [stream]:
+            address = self.address(durable)
+            with contextlib.closing(address.client()) as client:
+                client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+            yield RedisQueue(address, stream)
 
     def facts(self) -> dict[str, str]:
         with contextlib.closing(self._address.client()) as client:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,70 @@ class SqliteSession:
         self._open.clear()
 
 
+class SqliteWorker:
+    """A table of jobs: a claim marks the row, finishing deletes it."""
+
+    def __init__(self, path: Path, durable: bool) -> None:
+        self._database = sqlite3.connect(path, isolation_level=None, timeout=60)
+        self._run = self._database.execute
+        self._run("PRAGMA journal_mode=WAL")
+        self._run(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        self._run("CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, data BLOB NOT NULL, held INTEGER)")
+        self._run("CREATE INDEX IF NOT EXISTS free ON jobs (id) WHERE held IS NULL")
+        self._held: list[tuple[int]] = []
+
+    def put(self, data: bytes) -> object:
+        return self._run("INSERT INTO jobs (data) VALUES (?)", (data,))
+
+    def put_many(self, batch: list[bytes]) -> object:
+        self._run("BEGIN IMMEDIATE")
+        self._database.executemany("INSERT INTO jobs (data) VALUES (?)", [(data,) for data in batch])
+        return self._run("COMMIT")
+
+    def _claim(self, limit: int) -> list[tuple[int, bytes]]:
+        return self._run(
+            "UPDATE jobs SET held = unixepoch() + 30 WHERE id IN (SELECT id FROM jobs WHERE held IS NULL ORDER BY id "
+            "LIMIT ?) RETURNING id, data",
+            (limit,),
+        ).fetchall()
+
+    def _finish(self, ids: list[tuple[int]]) -> None:
+        if len(ids) == 1:
+            self._run("DELETE FROM jobs WHERE id = ?", ids[0])
+        elif ids:
+            self._run("BEGIN IMMEDIATE")
+            self._database.executemany("DELETE FROM jobs WHERE id = ?", ids)
+            self._run("COMMIT")
+
+    def one(self) -> bytes | None:
+        found = self.some(1)
+        return found[0] if found else None
+
+    def some(self, limit: int) -> list[bytes]:
+        found = self._claim(limit)
+        self._finish([(row[0],) for row in found])
+        return [row[1] for row in found]
+
+    def wait(self) -> bytes:
+        self._finish(self._held)
+        while not (found := self._claim(1)):
+            time.sleep(POLL_S)
+        self._held = [(found[0][0],)]
+        return found[0][1]
+
+    def close(self) -> None:
+        self._database.close()
+
+
+@dataclass(frozen=True)
+class SqliteQueue:
+    path: Path
+    durable: bool
+
+    def open(self) -> SqliteWorker:
+        return SqliteWorker(self.path, self.durable)
+
+
 @dataclass(frozen=True)
 class SqliteAddress:
     root: Path
@@ -104,6 +169,17 @@ class Sqlite(Peer):
         for name in names:
             for suffix in ("", "-wal", "-shm"):
                 (self.root / f"{name}.db{suffix}").unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def queue(self, durable: bool) -> Iterator[SqliteQueue]:
+        with self.topics(1, durable) as [name]:
+            found = SqliteQueue(self.root / f"{name}.jobs.db", durable)
+            found.open().close()
+            try:
+                yield found
+            finally:
+                for path in self.root.glob(f"{name}.jobs.db*"):
+                    path.unlink(missing_ok=True)
 
     def facts(self) -> dict[str, str]:
         return {

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import topicd
 from benchmarks import procs
@@ -17,10 +20,12 @@ from benchmarks.peers.base import Cursor, Driver, Handler, Peer, Session, socket
 from topicd.aio import AsyncWatch
 from topicd.aio import connect as connect_async
 from topicd.bench.load import Load
+from topicd.client.blocking.work import Work
 
-DURABLE = "fsync"
-RELAXED = "disk"
+DURABLE: Final = "fsync"
+RELAXED: Final = "disk"
 CLEARED_S = 60.0
+PREFETCH = 100
 
 
 class TopicdSession:
@@ -34,7 +39,7 @@ class TopicdSession:
         return self.client.publish_many(topic, batch).last_seq
 
     def fetch(self, topic: str, after: Cursor, limit: int) -> tuple[Sequence[bytes], Cursor]:
-        found = self.client.read(topic, after or 0, limit=limit)
+        found = self.client.fetch(topic, after or 0, limit=limit)
         return found.payloads(), found.next_from_seq
 
     def count(self, topic: str) -> int:
@@ -51,6 +56,64 @@ class TopicdSession:
         self.client.close()
 
 
+class TopicdQueueSession:
+    """One worker's way to a queue, or a producer's; a stream of jobs is opened by the first call that needs one."""
+
+    def __init__(self, socket: str, name: str) -> None:
+        self._client = topicd.connect(socket)
+        self._queue = self._client.queue(name)
+        self.put, self.put_many = self._queue.put, self._queue.put_many
+        self._stream: Work | None = None
+        self._job: topicd.Job | None = None
+
+    def one(self) -> bytes | None:
+        found = self._queue.claim()
+        if not found:
+            return None
+        job: topicd.Job = found[0]
+        job.done()
+        return job.data
+
+    def some(self, limit: int) -> list[bytes]:
+        found = self._queue.claim(limit)
+        datas = found.payloads()
+        if datas:
+            found.done()
+        return datas
+
+    def wait(self) -> bytes:
+        if self._stream is None:
+            self._stream = self._queue.work()
+        if self._job is not None:
+            self._job.done(wait=False)
+        self._job = next(self._stream)
+        return self._job.data
+
+    def pushed(self) -> bytes | None:
+        if self._stream is None:
+            self._stream = self._queue.work(max=PREFETCH, idle=0)
+        try:
+            job = next(self._stream)
+        except StopIteration:
+            return None
+        job.done(wait=False)
+        return job.data
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._client.close()
+
+
+@dataclass(frozen=True)
+class TopicdQueue:
+    socket: str
+    name: str
+
+    def open(self) -> TopicdQueueSession:
+        return TopicdQueueSession(self.socket, self.name)
+
+
 @dataclass(frozen=True)
 class TopicdAddress:
     socket: str
@@ -59,7 +122,7 @@ class TopicdAddress:
         return TopicdSession(self.socket)
 
     async def fan(self, topic: str, subscribers: int, ready: Callable[[], None], handler: Handler) -> None:
-        async def follow(events: AsyncWatch) -> None:
+        async def follow(events: AsyncWatch[topicd.Record]) -> None:
             async for record in events:
                 if not isinstance(record, topicd.Record) or not handler(record.data):
                     return
@@ -133,6 +196,17 @@ class Topicd(Peer):
         with self.client() as client:
             for name in names:
                 client.delete_topic(name)
+
+    @contextlib.contextmanager
+    def queue(self, durable: bool) -> Iterator[TopicdQueue]:
+        name = f"queue-{secrets.token_hex(4)}"
+        with self.client() as client:
+            client.queue(name).configure(durability=DURABLE if durable else RELAXED)
+            try:
+                yield TopicdQueue(self._address.socket, name)
+            finally:
+                client.delete_topic(name)
+        self.until_cleared()
 
     def until_cleared(self) -> None:
         """Until the files of deleted topics are gone: whoever is measured next does not pay for it."""

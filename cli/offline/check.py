@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicd import paths
+from topicd.cli.offline.channel_check import channels_of, check_channels
 from topicd.cli.offline.data_dir import Names, Offline, read_names, scan_past
 from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, check_record, check_segment
 from topicd.disk import envelope, identity
@@ -25,8 +26,8 @@ from topicd.shards.storage.walfile import LogReader, WalDamage, WalFile, find_en
 
 UNKNOWN = "unknown"  # a file that topicd did not make
 # Other stores keep their own files below these.
-_NOT_OURS_TO_CHECK = {"channels", "chat"}
-_IN_ROOT = {"LOCK", "FORMAT", "meta", "wal", "topics", "quarantine"} | _NOT_OURS_TO_CHECK
+_NOT_OURS_TO_CHECK = {"chat"}
+_IN_ROOT = {"LOCK", "FORMAT", "meta", "wal", "topics", "quarantine", "channels", "trash"} | _NOT_OURS_TO_CHECK
 
 Advance = Callable[[int], None]
 
@@ -64,6 +65,7 @@ class Checked:
     bad_labels: list[int] = field(default_factory=list)  # topics whose label is not theirs, or cannot be read
     names: Names = field(default_factory=Names)
     topics: int = 0
+    channels: int = 0
 
     @property
     def damaged(self) -> bool:
@@ -119,6 +121,8 @@ def check_all(offline: Offline, advance: Advance = lambda amount: None, check: C
     for topic_id, row in jobs.items():
         checked.segments += _settle_topic(offline, topic_id, checked, [next(reports) for _ in row])
         checked.topics += 1
+    checked.findings += check_channels(offline.fs, offline.data)
+    checked.channels = len(channels_of(offline.fs, offline.data))
     _check_names(offline, checked)
     return checked
 

@@ -60,6 +60,7 @@ def document(checked: Checked, root: str, repaired: bool) -> dict[str, Any]:
         "damaged": checked.damaged,
         "repair": repaired,
         "topics": checked.topics,
+        "channels": checked.channels,
         "segments": len(checked.segments),
         "records": sum(report.count for report in checked.segments),
         "data_bytes": sum(report.data_bytes for report in checked.segments),

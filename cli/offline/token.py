@@ -54,15 +54,22 @@ class Moment(click.ParamType[datetime]):
     "--scope", "scopes", type=click.Choice(tokens.SCOPES), multiple=True, required=True, help="What it may do; repeat."
 )
 @click.option("--prefix", "prefixes", multiple=True, metavar="P", help="Only topics that begin so; repeat.")
+@click.option("--subject", metavar="USER", help="The user it stands for, in channels.")
 @click.option("--expires", type=Moment(), metavar="ISO", help="When it ends; without a zone: UTC.")
 @_FILE
 @pass_app
 def create(
-    app: App, name: str, scopes: tuple[str, ...], prefixes: tuple[str, ...], expires: datetime | None, file: Path | None
+    app: App,
+    name: str,
+    scopes: tuple[str, ...],
+    prefixes: tuple[str, ...],
+    subject: str | None,
+    expires: datetime | None,
+    file: Path | None,
 ) -> None:
     """Make a token, add its digest to the file and print the secret, once."""
     path = _path(file)
-    secret = token_file.create(path, name, scopes, prefixes, expires)
+    secret = token_file.create(path, name, scopes, prefixes, expires, subject)
     if app.json:
         app.out.document({"name": name, "token": secret, "file": str(path)})
         return
@@ -79,14 +86,35 @@ def list_tokens(app: App, file: Path | None) -> None:
     if app.json:
         app.out.document([{**row, "expires": _text(row["expires"]) or None} for row in rows])
         return
-    columns = [Column("name"), Column("scopes"), Column("prefixes", shrink=True), Column("expires")]
+    columns = [Column("name"), Column("scopes"), Column("prefixes", shrink=True), Column("subject", rank=1)]
+    columns += [Column("expires")]
     app.out.table(
         columns,
         [
-            (row["name"], ", ".join(row["scopes"]), ", ".join(row["prefixes"]) or "all", _text(row["expires"]) or "-")
+            (
+                *(row["name"], ", ".join(row["scopes"]), ", ".join(row["prefixes"]) or "all"),
+                *(row["subject"] or "-", _text(row["expires"]) or "-"),
+            )
             for row in rows
         ],
     )
+
+
+@token.verb("rotate", online=False, examples="topicctl token rotate spark > spark.token && systemctl reload topicd")
+@click.argument("name")
+@_FILE
+@pass_app
+def rotate(app: App, name: str, file: Path | None) -> None:
+    """Give a token a new secret and print it, once. With the old one nobody gets in after the next reload."""
+    path = _path(file)
+    secret = token_file.rotate(path, name)
+    if secret is None:
+        raise CliError(f"there is no token {name!r} in {path}", Exit.NOT_FOUND, "`topicctl token list` shows all")
+    if app.json:
+        app.out.document({"name": name, "token": secret, "file": str(path)})
+        return
+    app.out.text(secret)
+    click.echo(f"rotated {name} in {path}; the secret is not shown again; {_HOLDS}", err=True)
 
 
 @token.verb("revoke", online=False, examples="topicctl token revoke spark\ntopicctl token revoke shop --yes")
@@ -95,7 +123,7 @@ def list_tokens(app: App, file: Path | None) -> None:
 @_FILE
 @pass_app
 def revoke(app: App, name: str, yes: bool, file: Path | None) -> None:
-    """Take a token out of the file. Connections that are open stay until they close."""
+    """Take a token out of the file. Its connections end when the daemon reloads."""
     path = _path(file)
     if name not in {row["name"] for row in token_file.rows(path)}:
         raise CliError(f"there is no token {name!r} in {path}", Exit.NOT_FOUND, "`topicctl token list` shows all")

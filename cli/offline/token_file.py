@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from topicd import tokens
+from topicd.channel import check_user
 from topicd.disk.fs import RealFs
 from topicd.errors import Conflict, InvalidRequest
 from topicd.tokens import TokenFile
@@ -24,20 +25,27 @@ _HEAD = "# Tokens of topicd, made by `topicctl token create`. Only digests: a lo
 
 
 def create(
-    path: Path, name: str, scopes: Sequence[str], prefixes: Sequence[str] = (), expires: datetime | None = None
+    path: Path,
+    name: str,
+    scopes: Sequence[str],
+    prefixes: Sequence[str] = (),
+    expires: datetime | None = None,
+    subject: str | None = None,
 ) -> str:
     """Adds a token and returns its secret, which nothing else keeps."""
     if not name.isprintable() or not 0 < len(name) <= NAME_MAX:
         raise InvalidRequest(f"a token's name has 1 to {NAME_MAX} printable characters, not {name!r:.100}")
     if not all(prefix and prefix.isprintable() for prefix in prefixes):
         raise InvalidRequest("a prefix must not be empty")
+    if subject is not None:
+        check_user(subject)
     with _alone(path):
         known = rows(path) if path.exists() else []
         if any(row["name"] == name for row in known):
             raise Conflict(f"there is a token {name!r} in {path} already")
         secret, digest = tokens.new_token()
         row = {"name": name, "sha256": digest, "scopes": list(dict.fromkeys(scopes)), "prefixes": list(prefixes)}
-        _write(path, [*known, {**row, "expires": expires}])
+        _write(path, [*known, {**row, "expires": expires, "subject": subject}])
     return secret
 
 
@@ -53,13 +61,32 @@ def revoke(path: Path, name: str) -> bool:
     return len(left) < len(known)
 
 
+def rotate(path: Path, name: str) -> str | None:
+    """A new secret for a token that is otherwise as it was; the old one is worth nothing. None: there is no such."""
+    with _alone(path):
+        known = rows(path)
+        if name not in {row["name"] for row in known}:
+            return None
+        secret, digest = tokens.new_token()
+        _write(path, [{**row, "sha256": digest} if row["name"] == name else row for row in known])
+    return secret
+
+
 def rows(path: Path) -> list[dict[str, Any]]:
     """Every token as it stands in the file, with every field."""
     TokenFile.load(path)
     import tomllib
 
     found = tomllib.loads(path.read_text())["token"]
-    return [{**row, "prefixes": row.get("prefixes", []), "expires": _moment(row.get("expires"))} for row in found]
+    return [
+        {
+            **row,
+            "prefixes": row.get("prefixes", []),
+            "subject": row.get("subject"),
+            "expires": _moment(row.get("expires")),
+        }
+        for row in found
+    ]
 
 
 def _moment(value: date | datetime | None) -> datetime | None:
@@ -94,6 +121,8 @@ def _table(row: dict[str, Any]) -> str:
     lines = [f"{key} = {_toml(row[key])}" for key in ("name", "sha256", "scopes")]
     if row["prefixes"]:
         lines.append(f"prefixes = {_toml(row['prefixes'])}")
+    if row["subject"] is not None:
+        lines.append(f"subject = {_toml(row['subject'])}")
     if row["expires"] is not None:
         lines.append(f"expires = {row['expires'].isoformat()}")
     return "\n[[token]]\n" + "\n".join(lines) + "\n"

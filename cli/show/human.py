@@ -15,6 +15,11 @@ def count(number: int | float) -> str:
     return f"{number:,.0f}"
 
 
+def records_word(number: int) -> str:
+    """1 record, 2 records"""
+    return f"{count(number)} record{'' if number == 1 else 's'}"
+
+
 def short_count(number: float) -> str:
     """1234567 -> 1.23M; at most 5 characters."""
     for limit, suffix in ((1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G"), (1e15, "T")):

@@ -46,8 +46,36 @@ class Totals:
     in_flight_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class TopicRates:
+    """One of the topics written last."""
+
+    name: str
+    records_s: float
+    head_seq: int
+    records: int
+    bytes: int
+    priority: float
+
+
 def seconds_between(before: dict[str, Any], after: dict[str, Any]) -> float:
     return max(float(after["uptime_s"] - before["uptime_s"]), 1e-9)
+
+
+def topic_rates(before: dict[str, Any], after: dict[str, Any]) -> list[TopicRates]:
+    """Those that grow fastest first."""
+    earlier = {row[0]: row[1] for row in _topic_rows(before)}
+    seconds = seconds_between(before, after)
+    found = [
+        TopicRates(str(name), max(0, head - earlier.get(name, head)) / seconds, head, records, size, priority)
+        for name, head, records, size, priority in (row[:5] for row in _topic_rows(after))
+    ]
+    return sorted(found, key=lambda topic: (-topic.records_s, topic.name))
+
+
+def _topic_rows(status: dict[str, Any]) -> list[list[Any]]:
+    rows = (row for p in status["processes"] for row in (p.get("stats") or {}).get("top_topics") or [])
+    return [row for row in rows if len(row) >= 5]
 
 
 def process_rates(before: dict[str, Any], after: dict[str, Any]) -> list[ProcessRates]:

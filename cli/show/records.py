@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from topicd.cli.show.human import local_time, printable, printable_text
 from topicd.cli.show.render import Output, json_bytes, json_text
@@ -18,8 +21,18 @@ class RecordPrinter:
     """`form` is line, data (one per line), raw (nothing between) or json."""
 
     def __init__(
-        self, out: Output, form: str, *, with_topic: bool = False, parse: bool = False, meta_only: bool = False
+        self,
+        out: Output,
+        form: str,
+        *,
+        with_topic: bool = False,
+        parse: bool = False,
+        meta_only: bool = False,
+        grep: str | None = None,
+        layout: str | None = None,
     ) -> None:
+        self._grep = None if grep is None else compiled(grep)
+        self._layout = None if layout is None else checked_layout(layout)
         self._out = out
         self._form = "json" if out.json_mode else form
         self._with_topic = with_topic
@@ -32,15 +45,20 @@ class RecordPrinter:
             self.gap(gap)
         if not len(batch):
             return
-        if self._form == "data":
+        if self._form == "data" and self._grep is None:
             self._out.raw(b"\n".join(batch.payloads()) + b"\n")
-        elif self._form == "raw":
+        elif self._form == "raw" and self._grep is None:
             self._out.raw(b"".join(batch.payloads()))
         else:
             self.records(batch.records)
 
     def records(self, records: Iterable[Record]) -> None:
-        if self._form == "json":
+        if self._grep is not None:
+            records = [record for record in records if self._grep.search(record.data)]
+        if self._layout is not None:
+            text = "".join(laid_out(self._layout, record) for record in records)
+            self._out.raw(text.encode("utf-8", "backslashreplace"))
+        elif self._form == "json":
             self._out.lines(map(self._body, records))
         elif self._form == "line":
             text = "".join(map(self._line, records))
@@ -58,8 +76,6 @@ class RecordPrinter:
         if self._form == "line":
             self._out.text(self._out.styled(line, "yellow"))
         else:
-            import click
-
             click.echo(line, err=True)
 
     def _line(self, record: Record) -> str:
@@ -88,12 +104,52 @@ class RecordPrinter:
         return body
 
 
+def compiled(pattern: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(pattern.encode())
+    except re.error as exc:
+        raise click.UsageError(f"--grep {pattern!r} is no regular expression: {exc}") from None
+
+
+def checked_layout(layout: str) -> str:
+    """With the escapes \\t and \\n as what they stand for."""
+    from topicd.client.core.records import Record
+
+    layout = layout.replace("\\t", "\t").replace("\\n", "\n")
+    try:
+        laid_out(layout, Record(b""))
+    except (KeyError, IndexError, ValueError, AttributeError) as exc:
+        raise click.UsageError(f"--format {layout!r} cannot be used ({exc!r}); there are {LAYOUT_FIELDS}") from None
+    return layout
+
+
+LAYOUT_FIELDS = "topic, seq, time, ts, tag, node, meta and data, in braces"
+
+
+def laid_out(layout: str, record: Record) -> str:
+    return (
+        layout.format(
+            topic=record.topic,
+            seq=record.seq,
+            time=local_time(record.ts),
+            ts=record.ts,
+            tag=printable_text(record.tag or ""),
+            node=printable_text(record.node or ""),
+            meta=json.dumps(record.meta, default=str, ensure_ascii=False),
+            data=printable(record.data),
+        )
+        + "\n"
+    )
+
+
 def parsed(data: bytes) -> Any:
     """Data that is JSON as it is; otherwise as text."""
     try:
-        return json.loads(data)
+        found = json.loads(data)
     except ValueError:
         return json_bytes(data)
+    # Looked like bytes that are no text: `publish --ndjson` would take it for that.
+    return json_bytes(data) if isinstance(found, dict) and found.keys() == {"base64"} else found
 
 
 def gap_line(gap: Gap) -> str:

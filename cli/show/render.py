@@ -149,10 +149,14 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
             break
         del least[last]
     widths = {i: natural[i] for i in least}
-    for floor, cut in ((SHRUNK, [i for i in widths if columns[i].shrink]), (1, list(widths))):
+    # A number that is cut is another number: text gives way, then the last columns.
+    texts = [i for i in widths if not columns[i].right]
+    for floor, cut in ((SHRUNK, [i for i in widths if columns[i].shrink]), (1, texts)):
         while total_width(widths) > width and any(widths[i] > floor for i in cut):
             widest = max(cut, key=lambda i: widths[i])
             widths[widest] -= 1
+    while total_width(widths) > width and len(widths) > 1:
+        del widths[max(widths)]
     return widths
 
 

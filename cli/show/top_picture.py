@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from topicd.cli.show import human
-from topicd.cli.show.rates import ProcessRates, Totals, process_rates, seconds_between, totals
+from topicd.cli.show.pressure import pressure_line
+from topicd.cli.show.queues import RATE_COLUMNS, rate_rows
+from topicd.cli.show.rates import ProcessRates, Totals, process_rates, seconds_between, topic_rates, totals
 from topicd.cli.show.render import STATE_STYLE, Column, make_table
 
 if TYPE_CHECKING:
@@ -32,6 +34,14 @@ COLUMNS = [
     Column("uptime", right=True, rank=5),
     Column("restarts", right=True, rank=5),
 ]
+TOPICS_SHOWN = 5
+TOPIC_COLUMNS = [
+    Column("topic"),
+    Column("records/s", right=True),
+    Column("head", right=True, rank=1),
+    Column("bytes", right=True, rank=2),
+    Column("priority", right=True),
+]
 
 
 def render(status_before: dict[str, Any], status_after: dict[str, Any], width: int) -> RenderableType:
@@ -43,13 +53,23 @@ def render(status_before: dict[str, Any], status_after: dict[str, Any], width: i
         _title(status_before, status_after, width),
         Text(""),
         _figures(totals(status_before, status_after), width),
+        Text(f"pressure {pressure_line(status_after.get('pressure') or {})}"),
         Text(""),
         make_table(COLUMNS, [_row(process) for process in processes], width),
+        *_queues(status_before, status_after, width),
         *(Text(f"{process.name}: {process.note}", style="yellow") for process in processes if process.note),
+        *_topics(status_before, status_after, width),
     ]
     if status_after.get("failure"):
         parts.insert(1, Text(str(status_after["failure"]), style="bold red"))
     return Group(*parts)
+
+
+def _queues(before: dict[str, Any], after: dict[str, Any], width: int) -> list[RenderableType]:
+    from rich.text import Text
+
+    rows = rate_rows(before, after, seconds_between(before, after))
+    return [Text(""), make_table(RATE_COLUMNS, rows, width)] if rows else []
 
 
 def _title(before: dict[str, Any], after: dict[str, Any], width: int) -> Text:
@@ -98,6 +118,20 @@ def _figures(found: Totals, width: int) -> Table:
         cells = [Text(cell) for pair in figures[at : at + across] for cell in pair]
         grid.add_row(*cells)
     return grid
+
+
+def _topics(before: dict[str, Any], after: dict[str, Any], width: int) -> list[RenderableType]:
+    """Those that grow fastest, with the priority that says who is served first."""
+    from rich.text import Text
+
+    rows = topic_rates(before, after)[:TOPICS_SHOWN]
+    if not rows:
+        return []
+    cells = [
+        [t.name, human.short_count(t.records_s), human.count(t.head_seq), human.size(t.bytes), f"{t.priority:,.0f}"]
+        for t in rows
+    ]
+    return [Text(""), make_table(TOPIC_COLUMNS, cells, width)]
 
 
 def _row(p: ProcessRates) -> list[str]:

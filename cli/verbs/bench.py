@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -132,7 +132,7 @@ def bench(
         records=max(20, int(seconds * PUSHES_PER_S)),
     )
     with app.connect() as client:
-        client.configure(name, durability=durability)
+        client.configure(name, durability=cast(Any, durability))
         try:
             results = list(_measure(client, app.socket, name, load, only))
         finally:

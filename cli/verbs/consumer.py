@@ -20,6 +20,7 @@ from topicd.cli.show.render import Column
 from topicd.cli.topic_names import complete_topics, known_topic
 from topicd.cli.verbs.read import TopicReader
 from topicd.errors import ConsumerNotFound
+from topicd.limits import MIB
 
 if TYPE_CHECKING:
     from topicd.cli.show.records import RecordPrinter
@@ -88,6 +89,7 @@ def show(app: App, topic: str, name: str) -> None:
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 @click.option("--no-ack", is_flag=True, help="Do not acknowledge what was printed.")
+@click.option("--takeover", is_flag=True, help="Take the place of whoever reads as this consumer.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they are stored.")
 @filter_options
 @form_options
@@ -99,6 +101,7 @@ def read(
     start: int | str | datetime,
     limit: int | None,
     no_ack: bool,
+    takeover: bool,
     follow: bool,
     tag: str | None,
     tag_prefix: str | None,
@@ -115,21 +118,26 @@ def read(
     if follow and no_ack:
         raise click.UsageError("--follow acknowledges; `topicctl watch` does not")
     printer = RecordPrinter(app.out, form or "line", parse=parse)
-    filters: dict[str, Any] = {"match": match_of(tag, tag_prefix), "nodes": list(nodes) or None}
+    filters: dict[str, Any] = {"match": match_of(tag, tag_prefix), "exclude_nodes": list(nodes) or None}
     with app.connect() as client, known_topic(client, topic):
         client.state(topic, touch=False)  # a consumer of a topic that does not exist would create it
-        with client.consumer(topic, name, start, auto_ack=follow, **filters) as found:
+        if no_ack:
+            at = client.open_consumer(topic, name, start)
+            TopicReader(client, topic, printer, filters).stored(at, limit, quiet_gap=False)
+            return
+        given = {"gaps": True, "takeover": takeover, "batch_bytes": MIB if follow else 1, **filters}
+        with client.consumer(topic, name, start, auto_ack=follow, **given) as found:
             if follow:
                 _follow(found, printer, limit)
                 return
-            found.close()  # What is stored is read page by page; nothing need be pushed.
+            # What is stored is read page by page; it is held so that nobody else reads as this consumer.
             reader = TopicReader(client, topic, printer, filters)
             at, _ = reader.stored(found.acked_seq, limit, quiet_gap=False)
-            if not no_ack and at > found.acked_seq:
+            if at > found.acked_seq:
                 found.ack_to(at)
 
 
-def _follow(found: Consumer, printer: RecordPrinter, limit: int | None) -> None:
+def _follow(found: Consumer[Any], printer: RecordPrinter, limit: int | None) -> None:
     from topicd.client.core.records import Gap
 
     left = limit
@@ -151,9 +159,7 @@ def ack(app: App, topic: str, name: str, seq: int) -> None:
     """Acknowledge every record up to SEQ. An older SEQ changes nothing; `reset` goes back."""
     with app.connect() as client, known_consumer(client, topic, name):
         find(client, topic, name)
-        with client.consumer(topic, name, auto_ack=False) as found:
-            found.close()
-            found.ack_to(seq)
+        client.ack_consumer(topic, name, seq)
         _say(app, topic, find(client, topic, name))
 
 

@@ -10,7 +10,7 @@ import click
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.ask import confirm
 from topicd.cli.options import match_of
-from topicd.cli.show.human import count, size
+from topicd.cli.show.human import count, records_word, size
 from topicd.cli.topic_names import complete_topics, known_topic
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
 
@@ -61,9 +61,7 @@ def delete(
     if app.json:
         app.out.document({"topic": topic, "dry_run": False, **asdict(done)})
     else:
-        app.out.text(
-            f"deleted {count(done.deleted)} records ({size(done.deleted_bytes)}); {count(done.count)} are left"
-        )
+        app.out.text(f"deleted {records_word(done.deleted)} ({size(done.deleted_bytes)}); {count(done.count)} are left")
 
 
 def described(topic: str, before: int | None, tag: str | None, tag_prefix: str | None) -> str:
@@ -88,7 +86,7 @@ def matching(client: Client, topic: str, before: int | None, match: Any) -> Matc
     with Bar(f"looking through {topic}", end, "seqs") as bar:
         while at < end:
             wanted = min(FETCH_RECORDS_MAX, end - at)
-            batch = client.read(topic, at, limit=wanted, max_bytes=FETCH_BYTES_MAX, match=match, metadata_only=True)
+            batch = client.fetch(topic, at, limit=wanted, max_bytes=FETCH_BYTES_MAX, match=match, metadata_only=True)
             seqs = [record.seq for record in batch.records if record.seq <= end]
             if seqs:
                 found, first, last = found + len(seqs), first or seqs[0], seqs[-1]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # Executors wait out a restart of the daemon.
 PATIENCE_S = 60.0
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
+_RANKS = {"files": 3, "absent": 2, "first_seq": 1}  # of reports: left out where the terminal is narrow, highest first
 
 pipeline = Group("pipeline", help="Run Spark jobs over topics.", no_args_is_help=True)
 run = Group("run", help="Run a pipeline.", no_args_is_help=True)
@@ -253,6 +254,25 @@ def loss_audit(app: App, topics: tuple[str, ...], master: str | None, dry_run: b
     return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
 
 
+@run.verb(
+    "membership-audit",
+    examples="""
+    topicctl pipeline run membership-audit --data-dir /var/lib/topicd
+    topicctl pipeline run membership-audit --json
+    """,
+)
+@data_dir_option
+@spark_options
+@pass_app
+def membership_audit(app: App, data_dir: str | None, master: str | None, dry_run: bool) -> int:
+    """Compare the members of persistent channels in their files with what the daemon answers. Exit code 1 when they
+    differ, or a file cannot be read."""
+    from topicd.spark.pipelines import membership_audit as job
+
+    options = job.Options(_place(app), data_dir, dry_run)
+    return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
+
+
 # ---- all of them ----
 
 
@@ -306,7 +326,12 @@ def _print(app: App, report: Report) -> None:
     if rows:
         numbers = {name for row in report.rows for name, value in row.items() if isinstance(value, int | float)}
         columns = [
-            Column(name.replace("_", " "), right=name in numbers, shrink=name in ("topic", "path", "from", "what"))
+            Column(
+                name.replace("_", " "),
+                right=name in numbers,
+                shrink=name in ("topic", "path", "from", "what"),
+                rank=_RANKS.get(name, 0),
+            )
             for name in report.columns
         ]
         app.out.table(columns, rows)

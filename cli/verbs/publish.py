@@ -127,7 +127,9 @@ def _publish_all(
     chunks = lines(stream, envelope if ndjson else None)
     first = last = stored = 0
     beside = sum(len(os.fsencode(label)) for label in labels.values() if label)
-    with app.connect() as client, Bar(f"publish {topic}", bytes_to_come(stream), "bytes") as bar:
+    typed = stream.isatty()  # a bar would run over what is typed
+    shown = False if typed else None
+    with app.connect() as client, Bar(f"publish {topic}", bytes_to_come(stream), "bytes", shown=shown) as bar:
         most, most_bytes = _largest_write(client, topic)
         began = time.monotonic()
         try:
@@ -138,8 +140,13 @@ def _publish_all(
                 bar.advance(consumed, f"{stored:,} records")
         except (TopicdError, CliError) as exc:
             error = as_cli_error(exc) if isinstance(exc, TopicdError) else exc
-            before = f"; {stored:,} records before it were stored, up to seq {last}" if stored else ""
+            what = "1 record before it was" if stored == 1 else f"{stored:,} records before it were"
+            before = f"; {what} stored, up to seq {last}" if stored else ""
             raise CliError(error.message + before, error.exit_code, error.hint) from exc
+        except KeyboardInterrupt:
+            what = "1 record was" if stored == 1 else f"{stored:,} records were"
+            click.echo(f"\ninterrupted: {what} stored{f', up to seq {last}' if stored else ''}", err=True)
+            raise
         _summary(app, topic, first, last, stored, time.monotonic() - began)
         if stored:
             _note_new_topic(client, topic, first)
@@ -175,7 +182,7 @@ def bytes_to_come(stream: BufferedReader) -> int | None:
 
 
 def _summary(app: App, topic: str, first: int, last: int, stored: int, seconds: float) -> None:
-    from topicd.cli.show.human import count, duration
+    from topicd.cli.show.human import count, duration, records_word
 
     if app.json:
         body = {"topic": topic, "count": stored, "first_seq": first or None, "last_seq": last or None}
@@ -184,7 +191,7 @@ def _summary(app: App, topic: str, first: int, last: int, stored: int, seconds: 
         app.out.text("nothing to publish: the input is empty")
     else:
         rate = f", {count(stored / seconds)}/s" if seconds > 0.1 else ""
-        app.out.text(f"{topic}#{first}..{last}  {count(stored)} records in {duration(seconds)}{rate}")
+        app.out.text(f"{topic}#{first}..{last}  {records_word(stored)} in {duration(seconds)}{rate}")
 
 
 def _note_new_topic(client: Client, topic: str, seq: int) -> None:

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topicd.cli.app import App, pass_app, verb
-from topicd.cli.exits import CliError, exit_of, hint_of
+from topicd.cli.exits import CliError, Exit, exit_of, hint_of
 from topicd.cli.options import PLACE, PLACE_RULE, filter_options, form_options, match_of
 from topicd.cli.topic_names import complete_topics, known_topic
 from topicd.errors import StorageCorrupt
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
+from topicd.patterns import check_pattern, covers, is_pattern, prefix_of
 
 if TYPE_CHECKING:
     from topicd.cli.show.records import RecordPrinter
     from topicd.client.blocking.client import Client
+
+FIELDS = "{topic} {seq} {time} {ts} {tag} {node} {meta} {data}"
 
 EXAMPLES = """
 topicctl read orders --from 0
@@ -26,14 +29,20 @@ topicctl read orders --json | jq -r .data
 topicctl read orders --json --parse | jq .data.id     # data that is JSON, parsed
 topicctl read orders --from 2026-01-31T12:00 --limit 100 --follow
 topicctl read images --limit 1 --raw > logo.png
+topicctl read orders --from 2h --until 1h --grep 'id": 7'
+topicctl read orders 'payments.*' --format '{topic} {seq} {tag} {data}'
+topicctl tail orders                                  # the last ten, then what comes
 """
 
 
 @verb("read", examples=EXAMPLES)
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option("--from", "start", type=PLACE, metavar="PLACE", help=f"Where to begin: {PLACE_RULE} [default: earliest].")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Begin N records before the end.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
+@click.option("--until", type=PLACE, metavar="PLACE", help="Where to end, a place like those of --from; included.")
+@click.option("--grep", metavar="REGEX", help="Only records whose data matches.")
+@click.option("--format", "layout", metavar="TEXT", help=f"A line for each record, of {FIELDS}.")
 @filter_options
 @click.option("--meta-only", is_flag=True, help="Seq, time, tag and node without the data.")
 @form_options
@@ -41,10 +50,13 @@ topicctl read images --limit 1 --raw > logo.png
 @pass_app
 def read(
     app: App,
-    topic: str,
+    topics: tuple[str, ...],
     start: int | str | datetime | None,
     last: int | None,
     limit: int | None,
+    until: int | str | datetime | None,
+    grep: str | None,
+    layout: str | None,
     tag: str | None,
     tag_prefix: str | None,
     nodes: tuple[str, ...],
@@ -53,22 +65,104 @@ def read(
     parse: bool,
     follow: bool,
 ) -> None:
-    """Print the records of TOPIC that are stored now, oldest first."""
+    """Print the records of TOPICs that are stored now, oldest first, topic by topic.
+
+    A TOPIC may be a pattern: 'orders.*' for all that begin so, 'a.*.b' for any one part, 'a.>' for all parts behind.
+    """
     from topicd.cli.show.records import RecordPrinter
 
+    if grep is not None and limit is not None:
+        raise click.UsageError("--limit counts what is read, not what --grep leaves; `| head -n N` counts lines")
+    _check_together(app, start, last, until, layout, meta_only, form, parse, follow)
+    with app.connect() as client:
+        names = expanded(client, topics)
+        if follow and len(names) > 1:
+            raise click.UsageError("--follow goes with one topic; `topicctl watch` follows several")
+        several = len(names) > 1
+        printer = RecordPrinter(
+            *(app.out, form or "line"), with_topic=several, parse=parse, meta_only=meta_only, grep=grep, layout=layout
+        )
+        filters: dict[str, Any] = {"match": match_of(tag, tag_prefix), "exclude_nodes": list(nodes) or None}
+        left = limit
+        for name in names:
+            with known_topic(client, name):
+                reader = TopicReader(client, name, printer, {**filters, "metadata_only": meta_only})
+                begin = reader.position(start, last)
+                quiet = start in (None, "earliest")
+                at, left = reader.stored(begin, left, quiet_gap=quiet, until=until)
+                if follow and left != 0:
+                    with client.watch(name, at, gaps=True, **filters) as events:
+                        follow_on(events, printer, left)
+
+
+def _check_together(
+    app: App,
+    start: object,
+    last: object,
+    until: object,
+    layout: str | None,
+    meta_only: bool,
+    form: str | None,
+    parse: bool,
+    follow: bool,
+) -> None:
+    """No option is silently ignored."""
     if start is not None and last is not None:
         raise click.UsageError("--from and --last exclude each other")
     if meta_only and (form or follow):
         raise click.UsageError("--meta-only does not go with --data, --raw or --follow")
-    printer = RecordPrinter(app.out, form or "line", parse=parse, meta_only=meta_only)
-    filters: dict[str, Any] = {"match": match_of(tag, tag_prefix), "nodes": list(nodes) or None}
-    with app.connect() as client, known_topic(client, topic):
-        reader = TopicReader(client, topic, printer, {**filters, "metadata_only": meta_only})
-        begin = reader.position(start, last)
-        at, left = reader.stored(begin, limit, quiet_gap=start in (None, "earliest"))
-        if follow and left != 0:
-            with client.watch(topic, at, **filters) as events:
-                follow_on(events, printer, left)
+    if until is not None and follow:
+        raise click.UsageError("--until ends what --follow goes on with: choose one")
+    if parse and not app.json:
+        raise click.UsageError("--parse goes with --json")
+    if app.json and (form or layout):
+        raise click.UsageError(f"--json does not go with {'--format' if layout else f'--{form}'}")
+    if layout and (form or meta_only):
+        raise click.UsageError("--format does not go with --data, --raw or --meta-only")
+
+
+def expanded(client: Client, given: tuple[str, ...]) -> list[str]:
+    """Names, with each pattern replaced by the topics that it means now."""
+    found: list[str] = []
+    for text in given:
+        if not is_pattern(text):
+            found.append(text)
+            continue
+        check_pattern(text)
+        meant = [info.topic for info in client.topics(prefix_of(text)) if covers(text, info.topic)]
+        if not meant:
+            raise CliError(f"no topic is meant by {text!r}", Exit.NOT_FOUND, "`topicctl topic list` shows all topics")
+        found += meant
+    return list(dict.fromkeys(found))
+
+
+@verb(
+    "tail",
+    examples="topicctl tail orders\ntopicctl tail orders --last 100 --no-follow\ntopicctl tail orders --grep error",
+)
+@click.argument("topic", shell_complete=complete_topics)
+@click.option(
+    "--last", type=click.IntRange(min=1), default=10, metavar="N", help="Begin N records before the end [default: 10]."
+)
+@click.option("--no-follow", is_flag=True, help="End there.")
+@click.option("--grep", metavar="REGEX", help="Only records whose data matches.")
+@click.option("--format", "layout", metavar="TEXT", help=f"A line for each record, of {FIELDS}.")
+@filter_options
+@form_options
+@click.pass_context
+def tail(ctx: click.Context, /, topic: str, last: int, no_follow: bool, **given: Any) -> None:
+    """Print the last records of TOPIC and go on: `read --last 10 --follow`."""
+    ctx.invoke(
+        read,
+        topics=(topic,),
+        start=None,
+        last=last,
+        limit=None,
+        until=None,
+        meta_only=False,
+        follow=not no_follow,
+        **given,
+    )
 
 
 class TopicReader:
@@ -87,8 +181,17 @@ class TopicReader:
             return 0
         return start
 
-    def stored(self, begin: int | datetime, limit: int | None, *, quiet_gap: bool) -> tuple[int, int | None]:
-        """Prints up to what was newest at the first answer. Where it stopped, and what is left of limit."""
+    def stored(
+        self,
+        begin: int | datetime,
+        limit: int | None,
+        *,
+        quiet_gap: bool,
+        until: int | str | datetime | None = None,
+    ) -> tuple[int, int | None]:
+        """Prints up to what was newest at the first answer, or to `until`. Where it stopped, and what is left of
+        limit."""
+        until_ts = int(until.timestamp() * 1000) if isinstance(until, datetime) else None
         given = dict(self._filters)
         at = 0
         if isinstance(begin, datetime):
@@ -100,11 +203,16 @@ class TopicReader:
         while left != 0:
             wanted = FETCH_RECORDS_MAX if left is None else min(left, FETCH_RECORDS_MAX)
             try:
-                batch = self._client.read(self._topic, at, limit=wanted, max_bytes=FETCH_BYTES_MAX, **given)
+                batch = self._client.fetch(self._topic, at, limit=wanted, max_bytes=FETCH_BYTES_MAX, **given)
             except StorageCorrupt as exc:
                 raise damaged(exc) from exc
             given = {**self._filters, "epoch": batch.topic_id}
-            end = batch.head_seq if end is None else end
+            if end is None:
+                end = min(batch.head_seq, until) if isinstance(until, int) else batch.head_seq
+            if until_ts is not None and len(batch) and batch.records[-1].ts > until_ts:
+                wanted_ones = [record for record in batch.records if record.ts <= until_ts and record.seq <= end]
+                self._printer.records(wanted_ones)
+                return end, None if left is None else left - len(wanted_ones)
             quiet = quiet_gap and batch.gap is not None and batch.gap.first_seq <= 1
             if len(batch) and batch.next_from_seq > end:
                 self._printer.records(record for record in batch.records if record.seq <= end)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
+
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import Exit
 from topicd.cli.show.human import count, duration, size
+from topicd.cli.show.pressure import INPUT_COLUMNS, STEP_COLUMNS, input_row, pressure_line, step_row
 from topicd.cli.show.process import note, troubles
+from topicd.cli.show.queues import COLUMNS as QUEUE_COLUMNS
+from topicd.cli.show.queues import queue_lines
+from topicd.cli.show.queues import row as queue_row
 from topicd.cli.show.render import Column
 
 
@@ -15,23 +21,31 @@ from topicd.cli.show.render import Column
     "status",
     examples="""
     topicctl status
+    topicctl status --pressure
     topicctl status --json | jq '.processes[] | {name, state}'
     """,
 )
+@click.option("--pressure", "only_pressure", is_flag=True, help="Show what presses, and which steps are in force.")
 @pass_app
-def status(app: App) -> int:
+def status(app: App, only_pressure: bool) -> int:
     """Show how the daemon and its processes are.
 
     Exit code 1 unless all of it serves, takes writes, has found no damage, and snapshots succeed.
     """
     with app.connect() as client:
         found = client.status()
-    if app.json:
+        found["queues"] = queue_lines(client, found)
+    if only_pressure:
+        show_pressure(app, found.get("pressure") or {})
+    elif app.json:
         app.out.document(found)
     else:
         app.out.fields(headline(found))
         app.out.text("")
         app.out.table(COLUMNS, [row(process) for process in found["processes"]])
+        if found.get("queues"):
+            app.out.text("")
+            app.out.table(QUEUE_COLUMNS, [queue_row(stats) for stats in found["queues"]])
         for line in notes(found):
             app.out.text(app.out.styled(line, "yellow"))
     return Exit.OK if healthy(found) else Exit.FAILED
@@ -66,6 +80,7 @@ def headline(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("stored", size(total["stored_bytes"])),
         ("appended", f"{count(total['records'])} records since the start"),
         ("connections", count(total["sessions"])),
+        ("pressure", pressure_line(status.get("pressure") or {})),
     ]
 
 
@@ -84,3 +99,14 @@ def row(process: dict[str, Any]) -> list[str]:
 def notes(status: dict[str, Any]) -> list[str]:
     """A line for each process that has something to say."""
     return [f"{process['name']}: {text}" for process in status["processes"] if (text := note(process))]
+
+
+def show_pressure(app: App, pressure: dict[str, Any]) -> None:
+    if app.json:
+        app.out.document(pressure)
+        return
+    app.out.fields([("pressure", pressure_line(pressure))])
+    app.out.text("")
+    app.out.table(STEP_COLUMNS, [step_row(step) for step in pressure.get("steps") or []])
+    app.out.text("")
+    app.out.table(INPUT_COLUMNS, [input_row(shard) for shard in pressure.get("shards") or []])

@@ -15,6 +15,7 @@ import click
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import CliError, Exit
+from topicd.cli.show.queues import queue_lines
 from topicd.errors import TopicdError
 
 if TYPE_CHECKING:
@@ -51,27 +52,30 @@ def top(app: App, interval: float, once: bool, pictures: int | None) -> None:
 
 
 def sample(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    from topicd.cli.show.rates import process_rates, seconds_between, totals
+    from topicd.cli.show.rates import process_rates, seconds_between, topic_rates, totals
 
     return {
         "state": after["state"],
         "uptime_s": after["uptime_s"],
         "interval_s": seconds_between(before, after),
+        "pressure": after.get("pressure"),
         "totals": asdict(totals(before, after)),
         "processes": [asdict(process) for process in process_rates(before, after)],
+        "queues": after.get("queues") or [],
+        "topics": [asdict(topic) for topic in topic_rates(before, after)],
     }
 
 
 def _looks(client: Client, interval: float, pictures: int | None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Pairs of STATUS answers; ends when q is pressed. A restart of the daemon is waited out."""
-    before = client.status()
+    before = _look(client)
     shown = 0
     with _keys() as keys:
         while pictures is None or shown < pictures:
             if _pressed(keys, interval):
                 return
             try:
-                after = client.status()
+                after = _look(client)
             except TopicdError as exc:
                 if not exc.retriable:
                     raise
@@ -82,6 +86,12 @@ def _looks(client: Client, interval: float, pictures: int | None) -> Iterator[tu
             yield before, after
             before = after
             shown += 1
+
+
+def _look(client: Client) -> dict[str, Any]:
+    found = client.status()
+    found["queues"] = queue_lines(client, found)
+    return found
 
 
 def _live(looks: Iterator[tuple[dict[str, Any], dict[str, Any]]]) -> None:

@@ -8,21 +8,56 @@ from typing import Any
 
 import click
 
-from topicd.cli.app import App, pass_app
+from topicd.cli.app import App, Verb, pass_app
 from topicd.cli.ask import confirm
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, did_you_mean
-from topicd.cli.show.human import count, local_time, size
+from topicd.cli.show.human import count, local_time, records_word, size
 from topicd.cli.show.render import Column
 from topicd.cli.topic_names import complete_topics, known_topic
 from topicd.errors import TopicNotFound
 from topicd.limits import MAX_SEQ
 from topicd.model import TopicConfig
-from topicd.values import parse as parse_value
+from topicd.topic_fields import ALIASES, HELP, plain_name, typed_value
+from topicd.values import format_ms, format_size
 
-topic = Group("topic", help="List, show, create, configure and delete topics.", no_args_is_help=True)
+topic = Group("topic", help="List, show, create, configure, copy and delete topics.", no_args_is_help=True)
 
-CONFIG_HELP = "FIELD=VALUE pairs: " + ", ".join(f.name for f in fields(TopicConfig)) + "."
+
+class FieldsVerb(Verb):
+    """A verb whose help ends with the table of topic fields."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Fields (times like 90s, 15m, 1d and sizes like 64MiB are understood)"):
+            formatter.write_dl([(field_text(f), HELP[f.name]) for f in fields(TopicConfig)])
+
+
+def field_text(field: Any) -> str:
+    shown = "none" if field.default is None else str(field.default).lower()
+    name = field.name.removesuffix("_ms") if field.name.endswith("_ms") else field.name
+    if field.name.endswith("_ms"):
+        shown = format_ms(field.default)
+    return f"{name}={shown}"
+
+
+def complete_fields(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """FIELD= with what it means, then the values of those that are a choice."""
+    from click.shell_completion import CompletionItem
+
+    name, equals, begun = incomplete.partition("=")
+    known = {f.name: f for f in fields(TopicConfig)}
+    if equals:
+        field = known.get(plain_name(name))
+        truth = ("true", "false") if field is not None and field.type == "bool" else ()
+        choices = () if field is None else field.metadata.get("choice", truth)
+        return [CompletionItem(f"{name}={value}") for value in choices if value.startswith(begun)]
+    names = [n.removesuffix("_ms") for n in known]
+    return [CompletionItem(f"{n}=", help=HELP[plain_name(n)]) for n in names if n.startswith(name)]
+
+
+def _setting_arguments(function: Any) -> Any:
+    return click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...", shell_complete=complete_fields)(function)
 
 
 @topic.verb(
@@ -67,8 +102,9 @@ def show(app: App, name: str) -> None:
     """Show what TOPIC holds and how it is configured."""
     with app.connect() as client, known_topic(client, name):
         state = client.state(name, touch=False)
+        routers = client.routers.of(name)
     if app.json:
-        app.out.document(asdict(state))
+        app.out.document({**asdict(state), "routers_from": routers.leaving, "routers_to": routers.reaching})
         return
     app.out.fields(
         [
@@ -80,9 +116,11 @@ def show(app: App, name: str) -> None:
             ("evicted below", str(state.evict_floor)),
             *([("half a commit", f"above {state.settled_seq}")] if state.open_commits else []),
             *([("power loss", ", ".join(f"{first} to {last}" for first, last in state.lost))] if state.lost else []),
+            *([("copied by", ", ".join(routers.leaving))] if routers.leaving else []),
+            *([("fed by", ", ".join(routers.reaching))] if routers.reaching else []),
             ("last write", local_time(state.last_write_ts)),
             ("last read", local_time(state.last_read_ts)),
-            ("priority", f"{state.effective_priority:g}"),
+            ("priority", f"{state.effective_priority:,.0f}"),
         ]
     )
     app.out.text("")
@@ -93,11 +131,12 @@ def show(app: App, name: str) -> None:
     "create",
     examples="""
     topicctl topic create orders
-    topicctl topic create orders durability=fsync cap_records=1000000
+    topicctl topic create orders durability=fsync ttl=7d cap_bytes=10GiB
     """,
+    cls=FieldsVerb,
 )
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
-@click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...")
+@_setting_arguments
 @click.option("--if-missing", is_flag=True, help="Leave a topic that exists as it is.")
 @pass_app
 def create(app: App, name: str, settings: tuple[str, ...], if_missing: bool) -> None:
@@ -119,11 +158,12 @@ def create(app: App, name: str, settings: tuple[str, ...], if_missing: bool) -> 
     "config",
     examples="""
     topicctl topic config orders
-    topicctl topic config orders ttl_ms=86400000 cap_bytes=1GiB
+    topicctl topic config orders ttl=1d cap_bytes=1GiB
     """,
+    cls=FieldsVerb,
 )
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
-@click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...")
+@_setting_arguments
 @pass_app
 def config(app: App, name: str, settings: tuple[str, ...]) -> None:
     """Show the configuration of TOPIC, or change the fields given."""
@@ -171,39 +211,39 @@ def delete(app: App, name: str, if_empty: bool, yes: bool) -> None:
     """Delete TOPIC with everything in it."""
     with app.connect() as client, known_topic(client, name):
         state = client.state(name, touch=False)
-        confirm(f"delete topic {name!r} with {count(state.count)} records?", yes)
+        confirm(f"delete topic {name!r} with {records_word(state.count)}?", yes)
         topic_id = client.delete_topic(name, if_empty=if_empty)
     if app.json:
         app.out.document({"topic": name, "topic_id": topic_id, "deleted": True, "count": state.count})
     else:
-        app.out.text(f"deleted {name} and {count(state.count)} records")
+        app.out.text(f"deleted {name} and {records_word(state.count)}")
 
 
 def parse_config(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """FIELD=VALUE as the configuration's own types; sizes like 1GiB are understood."""
+    """FIELD=VALUE as the configuration's own types; times like 1d and sizes like 1GiB are understood."""
     known = {f.name: f for f in fields(TopicConfig)}
     found: dict[str, Any] = {}
     for pair in pairs:
-        name, equals, text = pair.partition("=")
+        said, equals, text = pair.partition("=")
+        name = plain_name(said)
         if not equals:
             raise click.UsageError(f"{pair!r} is not FIELD=VALUE")
         if name not in known and name != "durable":
-            near = did_you_mean(name, list(known)) or f"; there are {', '.join(known)}"
-            raise click.UsageError(f"there is no field {name!r}{near}")
-        found[name] = _config_value(name, text, known[name].metadata if name in known else {})
+            words = [*known, *ALIASES]
+            near = did_you_mean(said, words) or f"; there are {', '.join(known)}"
+            raise click.UsageError(f"there is no field {said!r}{near}")
+        if name in found:
+            raise click.UsageError(f"{said} is given twice")
+        try:
+            found[name] = typed_value(name, text, _kind(name, known))
+        except ValueError as exc:
+            raise click.UsageError(f"{said} {exc}, not {text!r}") from None
     return found
 
 
-def _config_value(name: str, text: str, rule: Any) -> Any:
-    if name in ("priority", "dead_letter") and text in ("", "none", "null"):
-        return None
-    if "choice" in rule or name == "dead_letter":
-        return text
-    kind = ("size" if name.endswith("bytes") else "count") if "range" in rule else "flag"
-    try:
-        return parse_value(text, {"kind": kind})
-    except ValueError as exc:
-        raise click.UsageError(f"{name} {exc}, not {text!r}") from None
+def _kind(name: str, known: dict[str, Any]) -> str:
+    rule = known[name].metadata if name in known else {}
+    return "topic" if name == "dead_letter" else next((k for k in ("choice", "range", "real") if k in rule), "flag")
 
 
 def _configured(app: App, name: str, config: TopicConfig, *, created: bool) -> None:
@@ -220,6 +260,10 @@ def _show_config(app: App, config: TopicConfig) -> None:
     pairs = []
     for name, value in asdict(config).items():
         text = "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        if name.endswith("_ms") and value:
+            text = f"{value} ({format_ms(value)})"
+        elif name.endswith("_bytes") and value:
+            text = f"{value} ({format_size(value)})" if format_size(value) != str(value) else text
         changed = value != getattr(plain, name)
         pairs.append((name, app.out.styled(text, "yellow") if changed else text))
     app.out.fields(pairs)

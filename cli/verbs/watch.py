@@ -18,6 +18,7 @@ from topicd.cli.options import PLACE, PLACE_RULE, filter_options, form_options, 
 from topicd.cli.topic_names import complete_topics, near_topics
 from topicd.cli.verbs.read import follow_on
 from topicd.errors import InvalidRequest, TopicNotFound
+from topicd.patterns import check_pattern, covers, is_pattern
 
 if TYPE_CHECKING:
     from topicd.client.blocking.client import Client
@@ -71,28 +72,33 @@ def watch(
     names, patterns = simplified(topics)
     several = bool(patterns) or len(names) > 1
     printer = RecordPrinter(app.out, form or "line", with_topic=several, parse=parse)
-    given: dict[str, Any] = {"match": match_of(tag, tag_prefix), "nodes": list(nodes) or None}
+    given: dict[str, Any] = {"match": match_of(tag, tag_prefix), "exclude_nodes": list(nodes) or None}
     with app.connect() as client:
         for name in names:
             _expect(client, name, create)
         wanted: list[str | list[str]] = [*([names] if names else []), *patterns]
         with ExitStack() as stack:
-            watches = [stack.enter_context(client.watch(one, start, **given)) for one in wanted]
+            watches = [stack.enter_context(client.watch(one, start, gaps=True, **given)) for one in wanted]
             follow_on(watches[0] if len(watches) == 1 else Merged(watches), printer, limit)
 
 
 def simplified(given: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """(names, patterns) without those that a wider pattern covers: no record comes twice."""
-    for text in given:
-        if "*" in text[:-1]:
-            raise InvalidRequest(f"a pattern has one star, at its end: {text!r} has not")
-    stars = sorted({text for text in given if text.endswith("*")}, key=lambda text: (len(text), text))
+    stars = sorted({check_pattern(text) for text in given if is_pattern(text)}, key=lambda text: (len(text), text))
     patterns: list[str] = []
     for star in stars:
-        if not any(star.startswith(wider[:-1]) for wider in patterns):
+        wider = [other for other in patterns if is_beginning(other) and star.startswith(other[:-1])]
+        if not wider:
             patterns.append(star)
-    names = [name for name in dict.fromkeys(given) if not name.endswith("*")]
-    return [name for name in names if not any(name.startswith(p[:-1]) for p in patterns)], patterns
+    if len(patterns) > 1 and not all(map(is_beginning, patterns)):
+        raise InvalidRequest("patterns with * or > for parts are watched one at a time: a record might come twice")
+    names = [name for name in dict.fromkeys(given) if not is_pattern(name)]
+    return [name for name in names if not any(covers(p, name) for p in patterns)], patterns
+
+
+def is_beginning(pattern: str) -> bool:
+    """One star, at the end."""
+    return pattern.endswith("*") and not is_pattern(pattern[:-1])
 
 
 def _expect(client: Client, name: str, create: bool) -> None:
@@ -111,7 +117,7 @@ def _expect(client: Client, name: str, create: bool) -> None:
 class Merged:
     """Several watches as one. Each has a thread that waits; a slow terminal makes them all wait."""
 
-    def __init__(self, watches: list[Watch]) -> None:
+    def __init__(self, watches: list[Watch[Any]]) -> None:
         self._watches = watches
         self._ready: queue.Queue[Batch | BaseException] = queue.Queue(WAITING_BATCHES)
 
@@ -124,7 +130,7 @@ class Merged:
                 raise found
             yield found
 
-    def _pump(self, watch: Watch) -> None:
+    def _pump(self, watch: Watch[Any]) -> None:
         try:
             for batch in watch.batches():
                 self._ready.put(batch)

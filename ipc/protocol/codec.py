@@ -37,10 +37,13 @@ ERROR_OP = int(Op.ERROR)
 KEY_FLAG = int(MessageFlag.KEY)
 COPY_FLAG = int(MessageFlag.COPY)
 DEDUPED_FLAG = int(MessageFlag.DEDUPED)
+CONFLICT_FLAG = int(MessageFlag.CONFLICT)
+OPTIONS_FLAG = int(MessageFlag.OPTIONS)
 OTHERS = 1 << 31  # on connections shared with pipelined appends, all other requests have ids from here on
 # Above this, head and frames are sent as two pieces instead of being joined.
 JOIN_UP_TO = 16 * KIB
 _KEY_LEN = struct.Struct("<H")
+_OPTIONS_LEN = struct.Struct("<I")
 
 
 class Appended(NamedTuple):
@@ -49,6 +52,7 @@ class Appended(NamedTuple):
     head_seq: int
     deduped: bool
     performance: dict[str, float] | None
+    conflict: bool = False  # a job with this unique key is there already: first_seq is that job's
 
 
 class Fetched(NamedTuple):
@@ -73,6 +77,7 @@ class Hello(NamedTuple):
     shard: int
     shards: tuple[str, ...]
     limits: dict[str, Any]
+    chat_port: int = 0  # of the chat store over TCP; 0: none
 
 
 def append_head(
@@ -84,21 +89,30 @@ def append_head(
     frames_len: int,
     key: bytes = b"",
     flags: int = 0,
+    options: bytes = b"",
 ) -> bytes:
-    """Everything of an APPEND before its frames."""
-    if not key:
+    """Everything of an APPEND before its frames; `options` are those of jobs, packed."""
+    if not (key or options):
         return APPEND_HEAD.pack(
             APPEND_REST + frames_len, APPEND_OP, flags, request_id, topic_id, producer_id, number, count
         )
-    length = APPEND_REST + _KEY_LEN.size + len(key) + frames_len
-    fixed = APPEND_HEAD.pack(length, APPEND_OP, flags | KEY_FLAG, request_id, topic_id, producer_id, number, count)
-    return fixed + _KEY_LEN.pack(len(key)) + key
+    more = _beside(key, options)
+    flags |= (KEY_FLAG if key else 0) | (OPTIONS_FLAG if options else 0)
+    length = APPEND_REST + len(more) + frames_len
+    return APPEND_HEAD.pack(length, APPEND_OP, flags, request_id, topic_id, producer_id, number, count) + more
 
 
-def append_body(topic_id: int, producer_id: int, number: int, count: int, key: bytes = b"") -> bytes:
-    """The body of an APPEND up to its frames; with a key its message has KEY_FLAG."""
-    fixed = APPEND.pack(topic_id, producer_id, number, count)
-    return fixed + _KEY_LEN.pack(len(key)) + key if key else fixed
+def append_body(
+    topic_id: int, producer_id: int, number: int, count: int, key: bytes = b"", options: bytes = b""
+) -> bytes:
+    """The body of an APPEND up to its frames; with a key its message has KEY_FLAG, with options OPTIONS_FLAG."""
+    return APPEND.pack(topic_id, producer_id, number, count) + _beside(key, options)
+
+
+def _beside(key: bytes, options: bytes) -> bytes:
+    """What stands between the fixed fields and the frames."""
+    found = _KEY_LEN.pack(len(key)) + key if key else b""
+    return found + _OPTIONS_LEN.pack(len(options)) + options if options else found
 
 
 def checked_key(key: str | bytes) -> bytes:
@@ -145,7 +159,8 @@ def parse_ack(flags: int, buffer: bytes | bytearray, start: int, end: int) -> Ap
     performance = None
     if size > APPENDED.size:
         performance = performance_map(memoryview(buffer)[start + APPENDED.size : end])
-    return Appended(first_seq, count, head_seq, bool(flags & DEDUPED_FLAG), performance)
+    deduped, conflict = bool(flags & DEDUPED_FLAG), bool(flags & CONFLICT_FLAG)
+    return Appended(first_seq, count, head_seq, deduped, performance, conflict)
 
 
 def parse_fetched(flags: int, buffer: bytes | bytearray, start: int, end: int) -> Fetched:
@@ -203,9 +218,10 @@ def parse_hello(body: dict[str, Any]) -> Hello:
     count = number(body, "delivery_shards")
     if count < 1 or len(shards) != count:
         raise FormatError(f"the daemon's hello claims {count} delivery shards and names {len(shards)}")
-    shard = body.get("shard")
+    shard, chat_port = body.get("shard"), body.get("chat_port")
     return Hello(
         shard if isinstance(shard, int) else -1,
         tuple(shards),
         limits if isinstance(limits, dict) else {},
+        chat_port if isinstance(chat_port, int) else 0,
     )

@@ -10,12 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, dataclass_transform
 
-from topicd.errors import InvalidRequest
-from topicd.limits import MAX_NODE, MAX_SEQ, TOPIC_NAME, TOPIC_NAME_RULE
+from topicd.channel import check_handler, check_user
+from topicd.errors import BatchTooLarge, InvalidRequest
+from topicd.limits import (
+    CHANNEL_ACL_MAX,
+    HANDLER_MAX,
+    MAX_NODE,
+    MAX_SEQ,
+    ROUTER_NAME,
+    ROUTER_NAME_RULE,
+    TOPIC_NAME,
+    TOPIC_NAME_RULE,
+    USER_NAME_RULE,
+)
 from topicd.model import TagMatch, check_topic_name
 
 NODES_MAX = 256
 _NEEDED: Any = object()  # the default of a field that has none
+NEEDED = _NEEDED
 
 
 class Rule:
@@ -46,6 +58,10 @@ def topic_name(*, help: str = "") -> Any:
     return Rule("topic name", lambda _, value: check_topic_name(value), _NEEDED, help)
 
 
+def router_name(*, help: str = "") -> Any:
+    return Rule("router name", _router_name, _NEEDED, help)
+
+
 def consumer_name(*, help: str = "") -> Any:
     return Rule("consumer name", _consumer_name, _NEEDED, help)
 
@@ -61,6 +77,34 @@ def text(most: int, *, default: Any = _NEEDED, help: str = "") -> Any:
     return Rule(f"text, at most {most} characters", check, default, help)
 
 
+def handler(*, default: Any = _NEEDED, help: str = "") -> Any:
+    """A channel."""
+    rule = f"text of 1 to {HANDLER_MAX} printable bytes"
+    return Rule(rule, lambda _, value: check_handler(value), default, help)
+
+
+def user(*, default: Any = None, help: str = "") -> Any:
+    return Rule(f"user: {USER_NAME_RULE}", lambda _, value: check_user(value), default, help)
+
+
+def users(*, default: tuple[str, ...] = (), help: str = "") -> Any:
+    def check(name: str, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or len(value) > CHANNEL_ACL_MAX:
+            raise InvalidRequest(f"{name} must be a list of at most {CHANNEL_ACL_MAX} users")
+        return tuple(check_user(one) for one in value)
+
+    return Rule(f"list of at most {CHANNEL_ACL_MAX:,} users", check, default, help, pack=list)
+
+
+def payload(*, default: Any = _NEEDED, help: str = "") -> Any:
+    def check(name: str, value: Any) -> bytes:
+        if not isinstance(value, bytes):
+            raise InvalidRequest(f"{name} must be bytes, not {type(value).__name__}")
+        return value
+
+    return Rule("bytes", check, default, help)
+
+
 def number(low: int, high: int, *, default: Any = _NEEDED, help: str = "") -> Any:
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -70,6 +114,40 @@ def number(low: int, high: int, *, default: Any = _NEEDED, help: str = "") -> An
     return Rule(f"integer, {low:,} to {high:,}" if high < 2**32 else f"integer from {low:,}", check, default, help)
 
 
+def node(*, default: Any = _NEEDED, help: str = "") -> Any:
+    """Who works: 1 to 128 bytes, or nothing where that may be left out."""
+
+    def check(name: str, value: Any) -> str:
+        if not isinstance(value, str) or not 0 < len(value.encode()) <= MAX_NODE:
+            raise InvalidRequest(f"{name} must be a string of 1 to {MAX_NODE} bytes, not {value!r:.200}")
+        return value
+
+    return Rule(f"text, 1 to {MAX_NODE} bytes", check, default, help)
+
+
+def choice(*allowed: str, default: Any = _NEEDED, help: str = "") -> Any:
+    def check(name: str, value: Any) -> str:
+        if value not in allowed:
+            raise InvalidRequest(f"{name} must be one of {', '.join(allowed)}, not {value!r:.100}")
+        return str(value)
+
+    return Rule(f"one of {', '.join(allowed)}", check, default, help)
+
+
+def numbers(low: int, high: int, most: int, *, default: Any = _NEEDED, help: str = "") -> Any:
+    def check(name: str, value: Any) -> tuple[int, ...]:
+        if not isinstance(value, list):
+            raise InvalidRequest(f"{name} must be a list of integers, not {value!r:.100}")
+        if len(value) > most:
+            raise BatchTooLarge(f"{name} has at most {most} entries, this one has {len(value)}")
+        for one in value:
+            if isinstance(one, bool) or not isinstance(one, int) or not low <= one <= high:
+                raise InvalidRequest(f"each of {name} must be an integer from {low} to {high}, not {one!r:.100}")
+        return tuple(value)
+
+    return Rule(f"list of at most {most:,} integers", check, default, help, pack=list)
+
+
 def flag(*, default: bool, help: str = "") -> Any:
     def check(name: str, value: Any) -> bool:
         if not isinstance(value, bool):
@@ -77,6 +155,16 @@ def flag(*, default: bool, help: str = "") -> Any:
         return value
 
     return Rule("true or false", check, default, help)
+
+
+def blob(low: int, high: int, *, default: Any = _NEEDED, help: str = "") -> Any:
+    def check(name: str, value: Any) -> bytes:
+        if not isinstance(value, bytes) or not low <= len(value) <= high:
+            found = f"{len(value)} bytes" if isinstance(value, bytes) else repr(value)[:100]
+            raise InvalidRequest(f"{name} has {low} to {high} bytes, this is {found}")
+        return value
+
+    return Rule(f"bytes, {low} to {high:,}" if low < high else f"{low} bytes", check, default, help)
 
 
 def anything(*, default: Any = None, help: str = "") -> Any:
@@ -128,7 +216,28 @@ def maps(of: type[Message], most: int, *, default: Any = (), help: str = "") -> 
 
 @dataclass_transform(
     kw_only_default=True,
-    field_specifiers=(topic_name, consumer_name, text, number, flag, anything, config, tag_match, nodes, start, maps),
+    field_specifiers=(
+        topic_name,
+        consumer_name,
+        text,
+        blob,
+        number,
+        numbers,
+        node,
+        choice,
+        handler,
+        user,
+        users,
+        payload,
+        router_name,
+        flag,
+        anything,
+        config,
+        tag_match,
+        nodes,
+        start,
+        maps,
+    ),
 )
 class Message:
     """A map with declared fields. Subclasses name them; values are what the rules' checks return."""
@@ -195,6 +304,12 @@ class Message:
 def _consumer_name(_: str, value: Any) -> str:
     if not isinstance(value, str) or not TOPIC_NAME.fullmatch(value):
         raise InvalidRequest(f"consumer name {value!r:.300} is not allowed: {TOPIC_NAME_RULE}")
+    return value
+
+
+def _router_name(_: str, value: Any) -> str:
+    if not isinstance(value, str) or not ROUTER_NAME.fullmatch(value):
+        raise InvalidRequest(f"router name {value!r:.300} is not allowed: {ROUTER_NAME_RULE}")
     return value
 
 

@@ -13,13 +13,21 @@ from typing import Any, NamedTuple
 from topicd.errors import FormatError, InvalidRequest, TopicdError, TopicNotFound, from_wire
 from topicd.frames import parse_header
 from topicd.ipc.protocol.codec import Fetched, number
-from topicd.ipc.protocol.messages import Op, Subscribe, SubscribedTopic
+from topicd.ipc.protocol.messages import Op, Subscribe, SubscribedTopic, WatchChannel
 from topicd.ipc.protocol.selecting import select
 from topicd.ipc.protocol.wire import CREDIT, message
 from topicd.limits import SUBSCRIPTION_TOPICS_MAX
 from topicd.model import TagMatch
 
 _BEGINNING = ("seq", 0)
+
+
+class ChannelWanted(NamedTuple):
+    """A channel, on behalf of a user; `events`: also what happens beside its messages."""
+
+    handler: str
+    user: str | None
+    events: bool
 
 
 class Wanted(NamedTuple):
@@ -31,6 +39,10 @@ class Wanted(NamedTuple):
     match: TagMatch | None
     nodes: tuple[bytes, ...]
     committed: bool = False  # nothing of a commit before all of it is there
+    channel: ChannelWanted | None = None  # then `names` is the one topic that places it
+    consumer: str = ""  # that is read as
+    holder: int = 0
+    takeover: bool = False
 
 
 class Pushed(NamedTuple):
@@ -108,7 +120,9 @@ class Following:
     def empty(self) -> bool:
         return not self.cursors and self._wanted.pattern is None
 
-    def request(self) -> Subscribe:
+    def request(self) -> Subscribe | WatchChannel:
+        if self._wanted.channel is not None:
+            return self._watch_channel(self._wanted.channel)
         # Beyond the limit, those that would have the least to skip are read from the start once more, and skipped.
         listed = sorted(self.cursors.values(), key=lambda cursor: -cursor.from_seq)[:SUBSCRIPTION_TOPICS_MAX]
         if len(listed) < len(self.cursors) and self._wanted.pattern is None:
@@ -125,8 +139,23 @@ class Following:
             match=self._wanted.match,
             nodes=self._wanted.nodes,
             committed=self._wanted.committed,
+            wait=True,
+            consumer=self._wanted.consumer,
+            holder=self._wanted.holder,
+            # Once: who was replaced later does not take it back by itself.
+            takeover=self._wanted.takeover and not self.resumed,
             **others,
         )
+
+    def _watch_channel(self, channel: ChannelWanted) -> WatchChannel:
+        (cursor,) = self.cursors.values()
+        place: dict[str, int] = {"from_seq": 0}
+        if cursor.topic_id:
+            place = {"from_seq": cursor.from_seq, "epoch": cursor.topic_id}
+        elif cursor.start[0] != "earliest":
+            place = {} if cursor.start[0] == "latest" else {"from_seq": cursor.start[1]}
+        handler, user, events = channel
+        return WatchChannel(channel=handler, user=user, events=events, credit=self._window, **place)
 
     def accepted(self, answer: dict[str, Any], request_id: int) -> None:
         """The daemon's answer to `request`."""
@@ -136,6 +165,9 @@ class Following:
         self._by_id.clear()
         for entry in topics:
             self._known(str(entry.get("topic")), number(entry, "topic_id"), number(entry, "from_seq"))
+        for cursor in self.cursors.values():
+            if not cursor.topic_id:
+                cursor.start = _BEGINNING  # not there yet: nothing of it is older than the watch
         self.resumed = True
         self._request_id = request_id
         self._used = 0
@@ -162,7 +194,9 @@ class Following:
     def noticed(self, notice: dict[str, Any]) -> TopicdError | None:
         """Takes a notice in; what its owner has to hear of is returned."""
         event = notice.get("event")
-        if event == "topic":
+        if event == "channel" and notice.get("ends"):
+            self.cursors.clear()
+        elif event == "topic":
             self._known(str(notice.get("topic")), number(notice, "topic_id"), 0)
         elif event == "topic_deleted":
             gone = self._by_id.pop(number(notice, "topic_id"), None)

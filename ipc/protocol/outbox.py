@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from topicd.errors import ConnectionLost, TopicdError
+from topicd.errors import ConnectionLost, Throttled, TopicdError
 from topicd.ipc.protocol.once import Numbers, Verdict, expected_number, verdict
 from topicd.ipc.protocol.retry import Backoff, retry_after
 
@@ -17,7 +17,10 @@ from topicd.ipc.protocol.retry import Backoff, retry_after
 class OutBatch:
     """One batch on its way out. `settled` is called once, when `first_seq` or `error` says how it ended."""
 
-    __slots__ = ("count", "deadline", "deduped", "done", "error", "first_seq", "frames", "number", "outbox", "size")
+    __slots__ = (
+        *("conflict", "count", "deadline", "deduped", "done", "error", "first_seq", "frames", "number"),
+        *("options", "outbox", "patient", "performance", "size"),
+    )
 
     def __init__(self, outbox: TopicOutbox, frames: bytes | bytearray, count: int, deadline: float) -> None:
         self.outbox = outbox
@@ -26,20 +29,14 @@ class OutBatch:
         self.count = count
         self.deadline = deadline
         self.number = 0  # given when first sent
+        self.patient = True  # False: one that is throttled fails at once
+        self.performance: dict[str, float] | None = None
+        self.options = b""  # of jobs, packed
         self.first_seq = 0
         self.deduped = False
+        self.conflict = False  # a job with its unique key is there already
         self.done = False
         self.error: TopicdError | None = None  # the last one; final once done
-
-    def succeed(self, first_seq: int, deduped: bool) -> None:
-        if self.done:
-            return
-        self.first_seq = first_seq
-        self.deduped = deduped
-        self.error = None
-        self.done = True
-        self.frames = b""
-        self.settled()
 
     def fail(self, error: TopicdError) -> None:
         if self.done:
@@ -52,13 +49,21 @@ class OutBatch:
     def settled(self) -> None:
         """For subclasses."""
 
+    def divided(self, error: TopicdError) -> list[OutBatch]:
+        """Smaller batches with the same records, of which the daemon will take some; none if it will not."""
+        return []
+
 
 class TopicOutbox:
-    def __init__(self, topic: str, backoff: Backoff, *, halt: bool = False) -> None:
+    def __init__(self, topic: str, backoff: Backoff, *, halt: bool = False, creates: bool = True) -> None:
         self.topic = topic
         self._halt = halt  # a batch refused for good takes all behind it along
+        self.creates = creates  # a topic that does not exist
+        self.creates_queue = False  # and then a queue
+        self.timed = False  # the topic is synced with each write, and those who wait shall hear how long that took
         self.topic_id = 0
         self._numbers = Numbers()
+        self.producer_id = self._numbers.producer_id
         self.waiting: deque[OutBatch] = deque()  # to be sent, those that were sent before first
         self.flying: deque[OutBatch] = deque()  # sent and not answered on this connection
         self.refused: list[OutBatch] = []  # answered with an error since the last regrouping
@@ -73,10 +78,6 @@ class TopicOutbox:
         self._backoff = backoff
 
     @property
-    def producer_id(self) -> int:
-        return self._numbers.producer_id
-
-    @property
     def idle(self) -> bool:
         return not (self.waiting or self.flying or self.refused or self.outstanding)
 
@@ -89,9 +90,10 @@ class TopicOutbox:
     def send(self) -> OutBatch:
         """The next batch, numbered."""
         batch = self.waiting.popleft()
-        if not batch.number:
+        if batch.number:
+            batch.error = None  # of the last attempt
+        else:
             batch.number = self._numbers.take(self._numbered_for)
-        batch.error = None
         self.flying.append(batch)
         self.outstanding += 1
         return batch
@@ -111,16 +113,24 @@ class TopicOutbox:
     def acked(self, batch: OutBatch, first_seq: int, deduped: bool) -> None:
         # The hot path: what _answered does, in place.
         self.outstanding -= 1
-        if self.flying[0] is batch:
-            self.flying.popleft()
+        flying = self.flying
+        if flying[0] is batch:
+            flying.popleft()
         else:
-            self.flying.remove(batch)
+            flying.remove(batch)
         self._highest_acked = max(self._highest_acked, batch.number)
         if not self.open:
             self.open = True
             self._reopened = False
             self._backoff.reset()
-        batch.succeed(first_seq, deduped)
+        if batch.done:
+            return  # Its time was up before this answer came.
+        batch.first_seq = first_seq
+        batch.deduped = deduped
+        batch.error = None
+        batch.done = True
+        batch.frames = b""
+        batch.settled()
 
     def refuse(self, batch: OutBatch, error: TopicdError) -> None:
         self._answered(batch)
@@ -145,6 +155,7 @@ class TopicOutbox:
         refused = sorted(self.refused, key=lambda batch: batch.number)
         self.refused = []
         lowest = refused[0].number
+        # What was refused for its size only is sent again in pieces, once the numbers are known.
         again = [batch for batch in refused if not batch.done and not self._final(batch)]
         failed = next((batch.error for batch in refused if batch.done and batch.error is not None), None)
         if self._halt and failed is not None:
@@ -154,12 +165,14 @@ class TopicOutbox:
             return
         self._wait(again, now)
         expected = next((e for batch in again if (e := expected_number(batch.error))), 0)
-        self.waiting.extendleft(reversed(again))
         if self.topic_id == 0 or self._highest_acked > lowest:
+            self.waiting.extendleft(reversed(again))
             return  # Numbers follow the topic, or all of these were stored before and will be told so.
+        self.waiting.extendleft(reversed([piece for batch in again for piece in self._pieces(batch)]))
         if expected > lowest and not (again and again[0].number == lowest):
             # The daemon holds something under numbers we think are free: never touch those again.
             self._numbers.renew()
+            self.producer_id = self._numbers.producer_id
             lowest = 1
         elif 0 < expected < lowest:
             lowest = expected
@@ -178,11 +191,25 @@ class TopicOutbox:
         if error is None:
             return False
         what = verdict(error, reopened=self._reopened)
+        if what is Verdict.RETRY and not batch.patient and isinstance(error, Throttled):
+            what = Verdict.GIVE_UP
         if what is Verdict.REOPEN:
             self.topic_id = 0
         elif what is Verdict.GIVE_UP:
+            if self.topic_id and batch.divided(error):
+                return False
             batch.fail(error)
         return what is Verdict.GIVE_UP
+
+    def _pieces(self, batch: OutBatch) -> list[OutBatch]:
+        """Numbered like the batch until all of them are numbered anew."""
+        error = batch.error
+        if error is None or verdict(error, reopened=self._reopened) is not Verdict.GIVE_UP:
+            return [batch]
+        made = batch.divided(error)
+        for piece in made:
+            piece.number = batch.number
+        return made
 
     def _wait(self, again: list[OutBatch], now: float) -> None:
         if self.topic_id == 0:

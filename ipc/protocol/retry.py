@@ -12,6 +12,7 @@ from topicd.errors import TopicdError
 
 FIRST_DELAY_S = 0.01
 LONGEST_DELAY_S = 1.0
+FOREVER_S = 2_000_000.0  # the longest that poll() can wait; as a timeout it never ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,11 @@ class Patience:
     def __init__(self, tempo: Tempo, timeout: float, began: float | None = None) -> None:
         """`began`: since when the timeout runs, if not since now."""
         self._tempo = tempo
-        self._ends = (tempo.monotonic() if began is None else began) + timeout
+        self._ends = (tempo.monotonic() if began is None else began) + timeout if timeout < FOREVER_S else float("inf")
         self._backoff = Backoff(tempo.random)
 
     def remaining(self) -> float:
-        return max(0.0, self._ends - self._tempo.monotonic())
+        return min(max(0.0, self._ends - self._tempo.monotonic()), FOREVER_S)
 
     def after(self, error: TopicdError) -> float:
         if not error.retriable:

@@ -16,11 +16,13 @@ from topicd.ipc.protocol.codec import (
     APPEND_HEAD,
     APPEND_OP,
     APPEND_REST,
+    CONFLICT_FLAG,
     DEDUPED_FLAG,
     ERROR_OP,
     JOIN_UP_TO,
     OTHERS,
     answer_map,
+    append_head,
     error_of,
     number,
     packed,
@@ -29,8 +31,9 @@ from topicd.ipc.protocol.codec import (
 from topicd.ipc.protocol.cutter import Arrived, Cutter
 from topicd.ipc.protocol.messages import Op, OpenTopic
 from topicd.ipc.protocol.outbox import OutBatch, TopicOutbox
-from topicd.ipc.protocol.wire import ANSWER, message
+from topicd.ipc.protocol.wire import ANSWER, FLAG_PERFORMANCE, message
 from topicd.limits import MIB
+from topicd.model import Durability
 
 UNANSWERED = 512
 FLYING_BYTES = 16 * MIB
@@ -43,12 +46,14 @@ Piece = bytes | bytearray
 class Sender:
     """The outboxes of all topics that go to one shard."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, *, timed: bool = False) -> None:
+        """timed: who writes to a topic that is synced with each write shall hear how long that took."""
         self.outboxes: dict[str, TopicOutbox] = {}
         self.connected = False
         self.misplaced = False  # the daemon says a topic is not this shard's
         self.resume_at: float | None = None  # when the first of those that pause, as `output` saw it, may go on
         self._window = window
+        self._timed = timed
         self._active: dict[TopicOutbox, None] = {}  # outboxes that have something waiting or under way
         self._ready: deque[TopicOutbox] = deque()
         self._batches: dict[int, OutBatch] = {}  # by request id
@@ -157,7 +162,9 @@ class Sender:
             outbox.opening = True
             request_id = self._next_id()
             self._opens[request_id] = outbox
-            pieces.append(message(Op.OPEN, request_id, packed(OpenTopic(topic=outbox.topic, config=None).to_wire())))
+            config = {"type": "queue"} if outbox.creates_queue else None
+            want = OpenTopic(topic=outbox.topic, create=outbox.creates, config=config)
+            pieces.append(message(Op.OPEN, request_id, packed(want.to_wire())))
 
     def _send(self, outbox: TopicOutbox, pieces: list[Piece]) -> int:
         batch = outbox.send()
@@ -169,13 +176,16 @@ class Sender:
         head = APPEND_HEAD.pack(
             APPEND_REST + size,
             APPEND_OP,
-            0,
+            FLAG_PERFORMANCE if outbox.timed else 0,
             request_id,
             outbox.topic_id,
             outbox.producer_id,
             batch.number,
             batch.count,
         )
+        if batch.options:
+            place = (request_id, outbox.topic_id, outbox.producer_id, batch.number, batch.count)
+            head = append_head(*place, size, options=batch.options)
         if size <= JOIN_UP_TO:
             pieces.append(head + frames)
         else:
@@ -189,9 +199,8 @@ class Sender:
         """Takes every complete message; those with request ids from OTHERS on belong to somebody else on the same
         connection. Raises FormatError when the peer does not speak the protocol."""
         while True:
-            acks = cutter.take_acks()
-            for _length, _op, flags, request_id, first_seq, _count, _head in acks:
-                self._acked(request_id, flags, first_seq, now)
+            if acks := cutter.take_acks():
+                self._acked(acks, now)
             arrived = cutter.take()
             if arrived is None:
                 return
@@ -203,23 +212,42 @@ class Sender:
     def _feed_one(self, arrived: Arrived, now: float) -> None:
         if arrived.op == ACK_OP:
             ack = parse_ack(arrived.flags, arrived.buffer, arrived.start, arrived.end)
-            self._acked(arrived.request_id, arrived.flags, ack.first_seq, now)
+            if ack.performance is not None and (batch := self._batches.get(arrived.request_id)) is not None:
+                batch.performance = ack.performance
+            self._acked([(0, ACK_OP, arrived.flags, arrived.request_id, *ack[:3])], now)
         elif arrived.op == ERROR_OP:
             self._failed(arrived.request_id, error_of(arrived.body()), now)
         elif arrived.op == OPEN_ANSWER and arrived.request_id in self._opens:
             outbox = self._opens.pop(arrived.request_id)
-            outbox.opened(number(answer_map(arrived.body()), "topic_id"))
+            answer = answer_map(arrived.body())
+            outbox.opened(number(answer, "topic_id"))
+            outbox.timed = self._timed and answer.get("durability") == Durability.FSYNC
             self._queue(outbox)
         else:
             raise FormatError(f"the daemon sent op 0x{arrived.op:02x} to a producer")
 
-    def _acked(self, request_id: int, flags: int, first_seq: int, now: float) -> None:
-        batch = self._batches.pop(request_id, None)
-        if batch is None:
-            raise FormatError(f"the daemon acknowledged request {request_id}, which is not under way")
-        self._flying_bytes -= batch.size
-        outbox = batch.outbox
-        outbox.acked(batch, first_seq, flags & DEDUPED_FLAG != 0)
+    def _acked(self, acks: list[tuple[int, ...]], now: float) -> None:
+        """As Cutter.take_acks returns them: many in a row for one topic, as a rule."""
+        batches = self._batches
+        last: TopicOutbox | None = None
+        for _length, _op, flags, request_id, first_seq, _count, _head in acks:
+            batch = batches.pop(request_id, None)
+            if batch is None:
+                raise FormatError(f"the daemon acknowledged request {request_id}, which is not under way")
+            self._flying_bytes -= batch.size
+            outbox = batch.outbox
+            if outbox is not last:
+                if last is not None:
+                    self._go_on(last, now)
+                last = outbox
+            if flags & CONFLICT_FLAG:
+                batch.conflict = True
+            outbox.acked(batch, first_seq, flags & DEDUPED_FLAG != 0)
+        if last is not None:
+            self._go_on(last, now)
+
+    def _go_on(self, outbox: TopicOutbox, now: float) -> None:
+        """It has fewer batches under way than before."""
         if outbox.refused and not outbox.outstanding:
             outbox.regroup(now)
         if outbox.waiting and not outbox.queued:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from topicd.errors import Forbidden
+
 # sun_path has 108 bytes, the last of which is zero.
 PATH_MAX = 107
 _PROBE_TIMEOUT_S = 1.0
@@ -116,3 +118,14 @@ def _remove_stale(path: Path) -> None:
         # A full backlog, a timeout, missing rights: somebody may well be there.
         pass
     raise OSError(errno.EADDRINUSE, "another process listens there", os.fspath(path))
+
+
+def not_welcome(uid: int, allowed: frozenset[int]) -> Forbidden:
+    """To a peer whose user is not among those that may connect."""
+    known = ", ".join(map(str, sorted(allowed)))
+    return Forbidden(
+        f"uid {uid} may not connect; this daemon runs as uid {os.geteuid()} and lets in {known}: run as one of them, "
+        f"or add {uid} to the setting allowed_uids (live: SIGHUP)",
+        uid=uid,
+        allowed=sorted(allowed),
+    )

@@ -43,22 +43,35 @@ OP_APPENDED = OP_APPEND | ANSWER
 OP_FETCH = 0x21
 OP_FETCHED = OP_FETCH | ANSWER
 OP_CREDIT = 0x32
+OP_CLAIM = 0x50
+OP_CLAIMED = OP_CLAIM | ANSWER
+OP_ACK = 0x51
+OP_ACKED = OP_ACK | ANSWER
+OP_DEBUG = 0x7E
 OP_PUSH = 0xB8
 OP_NOTICE = 0xB9
+OP_JOBS = 0xBA
 OP_ERROR = 0xFF
 # Of all others a message is small.
 BULK_OPS = frozenset(
-    {OP_APPEND, OP_FETCHED, OP_PUSH, 0x13 | ANSWER, 0x30 | ANSWER}
-)  # and the answers to LIST, SUBSCRIBE
+    {
+        *(OP_APPEND, OP_FETCHED, OP_PUSH, OP_CLAIMED, OP_JOBS),
+        # And the answers to LIST, DELETE_TOPIC, SUBSCRIBE, ROUTER_LIST, ROUTERS_OF, ROUTERS_FORGET, QUEUE_PEEK,
+        # CHANNEL_HISTORY, CHANNEL_POP, CHANNEL_LIST, CHANNEL_SLOTS.
+        *(op | ANSWER for op in (0x13, 0x14, 0x30, 0x48, 0x4A, 0x4F, 0x57, 0x64, 0x6C, 0x6E, 0x6F)),
+    }
+)
 
 
 class MessageFlag(IntFlag):
     PERFORMANCE = 1  # request: the answer shall carry the performance block
     DEDUPED = 2  # append answer: a retry; nothing was stored again
     TOMBSTONE = 4  # fetch answer, push: a tombstone map stands before the frames
+    CONFLICT = 4  # append answer: a job with this unique key is there already; first_seq is that job
     CAUGHT_UP = 8  # fetch answer, push: nothing behind what was examined
     METADATA_ONLY = 16  # fetch: frames come with data and meta cut off (data_len 0, no checksum)
     FILTER = 32  # fetch: a filter map follows the fixed fields
+    OPTIONS = 32  # append: u32 length and the options of jobs follow the fixed fields and the key
     KEY = 64  # append: u16 length and an idempotency key follow the fixed fields
     COPY = 128  # append: ranges of stored records follow the fixed fields, instead of frames
 
@@ -69,6 +82,8 @@ FLAG_TOMBSTONE = int(MessageFlag.TOMBSTONE)
 FLAG_CAUGHT_UP = int(MessageFlag.CAUGHT_UP)
 FLAG_KEY = int(MessageFlag.KEY)
 FLAG_COPY = int(MessageFlag.COPY)
+FLAG_OPTIONS = int(MessageFlag.OPTIONS)
+FLAG_CONFLICT = int(MessageFlag.CONFLICT)
 
 APPEND = struct.Struct(
     "<"
@@ -110,6 +125,46 @@ CREDIT = struct.Struct(
     "<"
     "I"  # subscription  request id of the SUBSCRIBE
     "I"  # bytes         that may be pushed beyond what was granted before
+)
+CLAIM = struct.Struct(
+    "<"
+    "Q"  # topic_id
+    "I"  # max           jobs, 1 to 1000
+    "I"  # lease_ms      0: the queue's
+    "I"  # wait_ms       long poll, if there is no job
+    "B"  # node_len      1 to 128; the worker's name follows
+)
+CLAIMED = struct.Struct(
+    "<"
+    "Q"  # topic_id
+    "Q"  # ready         jobs that could be claimed after this
+    "I"  # count         JOB rows that follow, then as many frames in the same order
+)
+JOB = struct.Struct(
+    "<"
+    "Q"  # seq
+    "Q"  # lease         its number, which only grows
+    "Q"  # deadline      ms
+    "I"  # deliveries    1: the first time
+)
+ACK = struct.Struct(
+    "<"
+    "Q"  # topic_id
+    "I"  # count         LEASED rows behind the node, at most 1000
+    "B"  # node_len      0: any node, and every lease is given
+)
+LEASED = struct.Struct(
+    "<"
+    "Q"  # seq
+    "Q"  # lease         0: not checked, the node is
+)
+ACKED = struct.Struct(
+    "<"
+    "Q"  # topic_id
+    "Q"  # ready
+    "Q"  # in_flight
+    "I"  # acked
+    "I"  # skipped       u64 seqs that follow
 )
 PERFORMANCE = struct.Struct(
     "<"

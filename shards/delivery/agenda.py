@@ -6,21 +6,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from topicd.clock import Clock
 from topicd.shards.delivery.ready import Ready
 from topicd.shards.delivery.sessions.peer import Peer
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.outlet import Outlet
 
 
+class Gathered:
+    """What comes in one turn and goes to the log as one."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        raise NotImplementedError
+
+
 class Agenda:
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], clock: Clock) -> None:
         self._call_soon = call_soon
         self._scheduled = False
         self.run_turn: Callable[[], None] = lambda: None  # set by the turn
-        self.ready = Ready()
+        self.ready = Ready(clock)
         self.to_ring: set[Outlet] = set()
         self.to_flush: set[Peer] = set()
         self.pushed: set[Peer] = set()  # to be flushed first
+        self._gathered: list[Gathered] = []
 
     @property
     def empty(self) -> bool:
@@ -44,6 +54,17 @@ class Agenda:
         """Outside a turn: something other than records has changed."""
         self.ready.add(topic)
         self.start_turn()
+
+    def gather(self, what: Gathered) -> None:
+        """It is closed when the turn ends."""
+        self._gathered.append(what)
+        self.start_turn()
+
+    def close_gathered(self) -> None:
+        while self._gathered:
+            gathered, self._gathered = self._gathered, []
+            for what in gathered:
+                what.close()
 
     def ring(self, outlet: Outlet) -> None:
         self.to_ring.add(outlet)

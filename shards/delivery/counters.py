@@ -7,6 +7,7 @@ class Counters:
     def __init__(self) -> None:
         self.appends = 0
         self.records = 0
+        self.forwarded = 0
         self.evicted = 0
         self.deleted = 0
         self.lagged = 0
@@ -20,6 +21,7 @@ class Counters:
         return {
             "appends": self.appends,
             "records": self.records,
+            "forwarded": self.forwarded,
             "evicted": self.evicted,
             "deleted": self.deleted,
             "lagged": self.lagged,

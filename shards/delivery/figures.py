@@ -6,8 +6,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from topicd.clock import Clock
+from topicd.shards.delivery.channels.tallies import Tallies
 from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.load import Load
+from topicd.shards.delivery.queues.queues import Queues
 from topicd.shards.delivery.reading.segments import Segments
+from topicd.shards.delivery.reading.subscriptions import Pushing
+from topicd.shards.delivery.ready import effective_priority
+from topicd.shards.delivery.routing.workshop import Workshop
 from topicd.shards.delivery.sessions.connections import Connections
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.survey import Survey
@@ -26,6 +33,12 @@ class Figures:
         segments: Segments,
         connections: Connections,
         survey: Survey,
+        queues: Queues,
+        load: Load,
+        clock: Clock,
+        pushing: Pushing,
+        tallies: Tallies,
+        shop: Workshop,
     ) -> None:
         self._counters = counters
         self._catalog = catalog
@@ -34,22 +47,37 @@ class Figures:
         self._segments = segments
         self._connections = connections
         self._survey = survey
+        self._queues = queues
+        self._load = load
+        self._clock = clock
+        self._pushing = pushing
+        self._tallies = tallies
+        self._shop = shop
 
     def page(self) -> dict[str, Any]:
         return {
             "topics": len(self._catalog.by_name),
-            "sessions": len(self._connections.open),
+            "sessions": self._connections.clients,
             **self._counters.page(),
-            "top_topics": [_row(topic) for topic in self._survey.top if topic.live],
+            **self._load.page(),
+            "lagging": len(self._pushing.lagging),
+            "cut_off": self._connections.cut_off,
+            "top_topics": [self._row(topic) for topic in self._survey.top if topic.live],
             "in_flight_bytes": sum(outlet.in_flight_bytes for outlet in self._outlets),
             "ring_backlog_bytes": sum(outlet.backlog_bytes for outlet in self._outlets),
             "mapped_bytes": self._segments.held_bytes,
+            **self._queues.page(),
+            **self._shop.page(),
             **self._rounds.page(),
+            **self._tallies.page(),
         }
 
-
-def _row(topic: Topic) -> list[Any]:
-    """Name, newest seq, records, bytes, then the figures of its parts: as topicd.metrics.TOPIC lists them."""
-    visible, earliest, contents = topic.seqs.visible, topic.floors.earliest, topic.contents
-    figures = [figure for part in topic.parts() for figure in part.figures(visible, earliest)]
-    return [topic.name[:64], visible, contents.count, contents.bytes, *figures]
+    def _row(self, topic: Topic) -> list[Any]:
+        """Name, newest seq, records, bytes, priority, then the figures of its parts: as topicd.metrics.TOPIC lists
+        them."""
+        if topic.queue is not None:
+            self._queues.of(topic).look()
+        visible, earliest, contents = topic.seqs.visible, topic.floors.earliest, topic.contents
+        priority = effective_priority(topic, self._clock.now_ms(), self._clock.monotonic())
+        figures = [figure for part in topic.parts() for figure in part.figures(visible, earliest)]
+        return [topic.name[:64], visible, contents.count, contents.bytes, priority, *figures]

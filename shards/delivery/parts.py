@@ -7,22 +7,44 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Any
 
+from topicd.errors import TopicdError
+from topicd.ipc.protocol.messages import ChannelSlots
+from topicd.limits import ROUTERS
 from topicd.shards.delivery.agenda import Agenda
+from topicd.shards.delivery.channels.channels import Channels
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.figures import Figures
+from topicd.shards.delivery.load import Load
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.pulse import Pulse
+from topicd.shards.delivery.queues.burying import Burials
+from topicd.shards.delivery.queues.deadlines import Deadlines
+from topicd.shards.delivery.queues.publishing import Publishing
+from topicd.shards.delivery.queues.queues import Queues
+from topicd.shards.delivery.queues.redriving import Redriving
+from topicd.shards.delivery.queues.ticking import Ticking
+from topicd.shards.delivery.queues.tools import Tools
+from topicd.shards.delivery.reading.holders import Holders
 from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.reading.patterns import PatternWatchers
 from topicd.shards.delivery.reading.reading import Reader
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.reading.subscriptions import Pushing
+from topicd.shards.delivery.relay import Relay
 from topicd.shards.delivery.removing.deletion import Deletion
 from topicd.shards.delivery.removing.reclaim import Reclaimer
 from topicd.shards.delivery.removing.retention import Retention
+from topicd.shards.delivery.routing.own_topic import OwnTopic
+from topicd.shards.delivery.routing.registry import Registry
+from topicd.shards.delivery.routing.replica import Replica
+from topicd.shards.delivery.routing.routing import Routing
+from topicd.shards.delivery.routing.workshop import Workshop
 from topicd.shards.delivery.sessions.connections import Connections
+from topicd.shards.delivery.sessions.fairness import Fairness
 from topicd.shards.delivery.slices import spread
 from topicd.shards.delivery.starting.recovery import Recovery
 from topicd.shards.delivery.storing.apply import Apply, Failures
@@ -45,17 +67,26 @@ from topicd.shards.delivery.writing.log import Log
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.wal_sync import WalSync
 from topicd.shards.process.runtime import Shard
+from topicd.shards.process.threads import CountedThreads
 
 log = logging.getLogger(__name__)
 
 
 class Parts:
-    def __init__(self, shard: Shard, loop: asyncio.AbstractEventLoop, outlets: list[Outlet], pool: Executor) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        loop: asyncio.AbstractEventLoop,
+        outlets: list[Outlet],
+        pool: Executor,
+        channel_threads: Executor | None = None,
+    ) -> None:
         place = self.place = Place(shard)
         self.loop = loop
         self.outlets = outlets
         counters = self.counters = Counters()
-        agenda = self.agenda = Agenda(loop.call_soon)
+        agenda = self.agenda = Agenda(loop.call_soon, place.clock)
+        board = self.board = shard.board
         pulse = self.pulse = Pulse(lambda: shard.stats.publish(self.figures.page()))
         # Storing, as far as others have to tell it something.
         backlog = self.backlog = Backlog()
@@ -70,17 +101,40 @@ class Parts:
         live = self.live = LiveRecords(segments, pulse)
         retention = self.retention = Retention(place, live, log, counters, backlog)
         self.deletion = Deletion(log, segments, live, retention, backlog, counters, pulse)
-        damage = DamageLog(counters)
+        damage = self.damage = DamageLog(counters)
         reader = self.reader = Reader(place, segments, live, retention, damage)
-        self.pushing = Pushing(reader, agenda, counters, loop.call_soon)
+        self.pushing = Pushing(reader, agenda, counters, board, loop.call_soon)
         self.patterns = PatternWatchers()
+        self.holders = Holders()
         # Writing.
         direct = self.direct = DirectWrites(place, log, backlog, pressure)
-        commits = Commits(counters, agenda, backlog, IdempotencyKeys(place.clock), direct)
-        self.admission = WriteAdmission(place, log, direct, backlog, pressure, retention)
+        commits = Commits(counters, agenda, backlog, IdempotencyKeys(place.clock), direct, outlets)
+        self.admission = WriteAdmission(place, log, direct, backlog, pressure, retention, board)
         ranges = RangeFinder(catalog, reader, segments)
-        self.appender = Appender(place, catalog, log, commits, self.admission, ranges)
-        self.turn = Turn(place, shard.bell, loop, outlets, agenda, self.appender, retention, pulse)
+        publishing = Publishing(place, log, live)
+        self.appender = Appender(place, catalog, log, commits, self.admission, ranges, publishing)
+        # Queues.
+        self.deadlines = Deadlines(place.clock, loop.call_later)
+        tools = Tools(place, log, agenda, live, retention, reader, self.deletion, damage, self.deadlines)
+        self.queues = Queues(tools, catalog, publishing)
+        # Dead letters and routers, over the sockets of all shards.
+        relay = self.relay = Relay(place, loop)
+        self.burials = Burials(tools, relay, loop)
+        self.redriving = Redriving(tools, relay)
+        self.ticking = Ticking(tools, self.appender)
+        replica = Replica(place, loop, catalog, reader, relay)
+        own = OwnTopic(ROUTERS, loop, catalog, self.appender, agenda)
+        registry = Registry(place, relay, replica, own, self.deletion)
+        shop = Workshop(place, loop, agenda, counters, log, catalog, reader, self.appender, relay)
+        self.routing = Routing(place, loop, catalog, relay, replica, registry, shop)
+        business = pool.business if isinstance(pool, CountedThreads) else lambda: 0.0
+        load = self.load = Load(
+            *(place, board, loop, agenda.ready, outlets, pressure, business),
+            lambda: shard.channel.send({"event": "pressed"}),
+        )
+        self.turn = Turn(place, shard.bell, loop, outlets, agenda, self.appender, retention, pulse, board, load)
+        self._pump, self._polite = shop.pump, shop.pump.polite
+        load.on_beat += [self.turn.look_at_pauses, self._look_at_shares, self._look_at_routers]
         # Storing.
         reclaimer = Reclaimer(place, loop, pool, backlog, segments)
         self.snapshots = Snapshots(place, loop, pool, outlets, catalog, backlog, direct, wal_sync, reclaimer)
@@ -91,12 +145,25 @@ class Parts:
             *(direct, wal_sync, apply, failures, reclaimer, self.snapshots),
         )
         self.trimmer = MemoryTrimmer(counters, backlog)
+        self.channels = Channels(
+            *(place, loop, channel_threads or pool, catalog, self.appender, reader, self.deletion, outlets),
+            *(self._ask_slots, self._tell_slots),
+        )
         # Around it.
         self.connections = Connections(place)
+        self.fairness = Fairness()
         self.survey = Survey(place, catalog, retention, backlog, reclaimer, log)
         self._surveying: asyncio.Future[None] | None = None
-        self.figures = Figures(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey)
+        self.figures = Figures(
+            *(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey, self.queues),
+            *(load, place.clock, self.pushing, self.channels.tallies, shop),
+        )
         self._connect()
+
+    def tell_tally(self) -> None:
+        """What this shard holds of what is limited for all."""
+        self.place.tally.tell_bytes(self.backlog.total_bytes)
+        self.catalog.tell_count()
 
     def _connect(self) -> None:
         """What follows from a change of a topic."""
@@ -122,6 +189,16 @@ class Parts:
             backlog.forget,
         ]
 
+    async def _ask_slots(self, shard: int, action: str, user: str, handler: str) -> dict[str, Any]:
+        return await self.relay.ask(shard, ChannelSlots(action=action, user=user, channel=handler))
+
+    def _tell_slots(self, shard: int, action: str, user: str, handler: str) -> None:
+        async def tell() -> None:
+            with suppress(TopicdError):  # what nobody heard ends by itself
+                await self._ask_slots(shard, action, user, handler)
+
+        self.channels.begin(tell())
+
     def recovery(self) -> Recovery:
         return Recovery(
             *(self.place, self.catalog, self.segments, self.live),
@@ -131,9 +208,19 @@ class Parts:
     def tick(self) -> None:
         """Once a second: what nobody reads or writes is looked after too, a piece at a time."""
         self.connections.close_stalled()
+        self.pushing.tell_lagging(self.place.clock.monotonic())
         self.trimmer.tick()
+        self.routing.tick()
         if self._surveying is None:
             self._surveying = asyncio.ensure_future(self._look_after(), loop=self.loop)
+
+    def _look_at_shares(self) -> None:
+        if self.board.refusing:
+            self.fairness.release()
+
+    def _look_at_routers(self) -> None:
+        """One band lower is half the share."""
+        self._pump.polite = self._polite * 2**self.board.routers_lower
 
     async def _look_after(self) -> None:
         try:

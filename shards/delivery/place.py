@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from topicd.ipc.tally import Tally
 from topicd.limits import KIB
 from topicd.paths import topic_dir_name
 from topicd.shards.process.runtime import Shard
@@ -28,6 +29,7 @@ class Place:
         self.wal_seed = boot.wal_seed
         self.power_lost = boot.power_lost
         self.socket_paths = [str(shard.run.delivery_socket(i).absolute()) for i in range(boot.delivery_shards)]
+        self.tally = Tally.attach(boot.instance, boot.index, boot.delivery_shards)  # what all shards hold together
         # Asked for with every read from segments and every write to them.
         topics = shard.data.topics
         self.topic_dir = lru_cache(_DIRS_KEPT)(lambda topic_id: topics / topic_dir_name(topic_id))
@@ -37,9 +39,3 @@ class Place:
         # A batch below this may travel with others, as long as they are together no more than that.
         self.small_batch = min(16 * KIB, ring_bytes // 8)
         self.gathered_bytes = min(256 * KIB, ring_bytes // 4)
-
-    def share_of(self, limit: int) -> int | None:
-        """This shard's share of a limit for all: together the shards never exceed it. None: no limit."""
-        if not limit:
-            return None
-        return limit // self.delivery_shards + (1 if self.index < limit % self.delivery_shards else 0)

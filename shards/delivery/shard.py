@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,16 +28,17 @@ from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.descriptors import DescriptorServer
 from topicd.shards.delivery.sessions.door import Door, listen
 from topicd.shards.delivery.sessions.session import Session
-from topicd.shards.delivery.storing.rounds import checkpoint_threads
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.process import runtime
 from topicd.shards.process.runtime import Shard
+from topicd.shards.process.threads import CountedThreads
 from topicd.tokens import TokenFile
 
 log = logging.getLogger(__name__)
 
 _BACKLOG = 512
 _DRAIN_S = 5.0
+_CHANNEL_THREADS = 4  # saves of different channels wait for the disk together
 _PROGRESS_S = 0.1
 # Writes under way are many and short-lived, and hold no cycles: look for cycles rarely.
 _GC_THRESHOLD = (20_000, 20, 100)
@@ -71,7 +73,8 @@ class DeliveryShard:
             )
             for wal in range(info.wal_shards)
         ]
-        self._parts = Parts(shard, loop, outlets, checkpoint_threads())
+        channel_threads = ThreadPoolExecutor(_CHANNEL_THREADS, "channels")
+        self._parts = Parts(shard, loop, outlets, CountedThreads(2, "checkpoint"), channel_threads)
         self._parts.ids.add(info.first_id, info.end_id)
         loop.add_reader(shard.channel.fileno(), self._take_messages)
         self._take_messages()  # some may have come with the boot message
@@ -79,8 +82,12 @@ class DeliveryShard:
         if self._stop.is_set():
             return
         await self._recover()
+        self._parts.tell_tally()
         await self._listen()
         self._serve_bell()
+        self._parts.channels.open()
+        self._parts.relay.own_session = self._own_session
+        self._parts.routing.open()
         heart = asyncio.create_task(self._heartbeat())
         shard.serving()
         await self._stop.wait()
@@ -110,14 +117,17 @@ class DeliveryShard:
         await self._wait_until_written()
         shard.stats.state = "recovering"
         shard.stats.publish({"recovery_percent": 0})
+        # Nobody looks for cycles in what is made here, now or later: see start_collector.
         result = parts.recovery().run(self._progress, self._live_ends())
-        parts.counters.damage = result.damage
+        skipped = parts.channels.restore(parts.pulse.show)
+        parts.counters.damage = [*result.damage, *skipped]
         if result.topics or result.damage:
             log.info(
                 "recovered",
                 extra={"topics": result.topics, "records": result.replayed, "damage": len(result.damage)},
             )
         parts.rounds.open()
+        parts.queues.start()
         gc.set_threshold(*_GC_THRESHOLD)
 
     async def _wait_until_written(self) -> None:
@@ -152,6 +162,11 @@ class DeliveryShard:
     def _session(self) -> asyncio.BaseProtocol:
         return cast(asyncio.BaseProtocol, Session(self._parts))
 
+    def _own_session(self) -> asyncio.BaseProtocol:
+        session = Session(self._parts)
+        session.trusted = True
+        return cast(asyncio.BaseProtocol, session)
+
     def _listen_tcp(self) -> None:
         """For other machines: the same protocol, a token in HELLO, TLS."""
         parts, settings = self._parts, self._shard.settings
@@ -175,6 +190,7 @@ class DeliveryShard:
             door = Door(parts.loop, listener, strangers, lambda guest: Session(parts, guest), context)
             door.open()
             self._doors.append(door)
+            log.info("listening on TCP", extra={"address": str(listener.getsockname()[:2]), "tls": context is not None})
 
     def _serve_bell(self) -> None:
         turn = self._parts.turn
@@ -209,6 +225,7 @@ class DeliveryShard:
         if settings.listen_tcp and self._doors:
             try:
                 self._parts.connections.tokens = TokenFile.load(Path(settings.tokens_file))
+                self._parts.connections.end_revoked()
             except FormatError as exc:
                 log.error("tokens not reloaded, the old ones stay", extra={"error": str(exc)})
         logging.getLogger().setLevel(settings.log_level.upper())
@@ -218,6 +235,7 @@ class DeliveryShard:
         while True:
             due = parts.loop.time() + child.HEARTBEAT_S
             parts.pulse.publish()
+            parts.tell_tally()
             await asyncio.sleep(child.HEARTBEAT_S)
             parts.counters.loop_lag_ms = round((parts.loop.time() - due) * 1000, 3)
             parts.tick()
@@ -228,11 +246,13 @@ class DeliveryShard:
         """Take nothing new, let what is under way end, make everything durable."""
         parts = self._parts
         self._shard.stats.state = "draining"
-        parts.admission.draining = parts.wal_sync.draining = True
+        parts.channels.draining = True
+        parts.admission.draining = parts.wal_sync.draining = parts.queues.tools.draining = True
         self._server.close()
         for door in self._doors:
             door.close()
         self._descriptors.close()
+        parts.routing.close()
         deadline = parts.loop.time() + _DRAIN_S
         while self._under_way and not self._wal_is_away and parts.loop.time() < deadline:
             await asyncio.sleep(0.005)
@@ -253,4 +273,5 @@ class DeliveryShard:
 
     @property
     def _under_way(self) -> bool:
-        return bool(self._parts.direct.bytes) or not all(outlet.idle for outlet in self._parts.outlets)
+        parts = self._parts
+        return bool(parts.direct.bytes) or not (parts.channels.idle and all(outlet.idle for outlet in parts.outlets))

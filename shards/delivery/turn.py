@@ -1,22 +1,31 @@
 """One turn: bytes arrive or the doorbell rings; entries are told their outcome; topics that moved tell their followers;
 connections flush; the WAL shards are rung. And staying awake a moment for what usually comes next (docs/adr/0006).
+
+Promise: where all of it takes less than TURN_S it is done in this turn, in whatever order is quickest; where it takes
+longer, ready.py says who is next, and the loop looks at its sockets every TURN_S. Under pressure (ipc/pressure.py)
+pushes are gathered, and those of topics with a negative priority wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import select
+import time
 from typing import Any
 
 from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.pressure import Board
 from topicd.shards.delivery.agenda import Agenda
+from topicd.shards.delivery.load import Load
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.pulse import Pulse
 from topicd.shards.delivery.removing.retention import Retention
+from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.append import Appender
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.process.linger import Linger
 
+TURN_S = 0.002  # so long at most are followers told, then the loop looks at its sockets
 _NEXT_REQUEST_US = 60  # what an answer takes to its writer, and the writer's next request to here
 
 
@@ -31,8 +40,17 @@ class Turn:
         appender: Appender,
         retention: Retention,
         pulse: Pulse,
+        board: Board,
+        load: Load,
     ) -> None:
         self._bell = bell
+        self._loop = loop
+        self._board = board
+        self._load = load
+        self._ready = agenda.ready
+        self._used_up = False  # the last turn left some for the next
+        self._gathering: asyncio.TimerHandle | None = None
+        self._serve_from = 0.0  # pushes are gathered until then
         self._outlets = outlets
         self._agenda = agenda
         self._appender = appender
@@ -42,7 +60,7 @@ class Turn:
         self._write_linger = Linger(linger_us)
         self._request_linger = Linger(min(_NEXT_REQUEST_US, linger_us))
         self._events = _events_of(loop)
-        agenda.run_turn = self.end
+        agenda.run_turn = self._run
         for outlet in outlets:
             outlet.send_answers = agenda.flush_all
 
@@ -71,16 +89,83 @@ class Turn:
     def end(self) -> None:
         """Ring first: the disk works while followers and sessions are served."""
         agenda = self._agenda
+        agenda.close_gathered()
         self._appender.close_entry()
         agenda.ring_all()
-        while (topic := agenda.ready.next()) is not None:
-            if topic.policy.evicts:
-                self._retention.enforce(topic)
-            for follower in list(topic.followers):
-                follower.moved()
-                self._pulse.show()
+        if len(self._ready) and not self._used_up:
+            self._serve()
+        agenda.close_gathered()
         agenda.flush_all()
         self._pulse.show()
+        self._load.stir()
+
+    def _run(self) -> None:
+        """The sockets were looked at."""
+        self._used_up = False
+        self.end()
+
+    # ---- telling followers ----
+
+    def _serve(self) -> None:
+        window_us = self._board.gather_us
+        if window_us and not self._is_gathered(window_us / 1_000_000):
+            return
+        ready, until = self._ready, time.monotonic() + TURN_S
+        topic = ready.next()
+        while topic is not None:
+            self._tell(topic)
+            if not len(ready):
+                return
+            if time.monotonic() >= until:
+                break
+            topic = ready.next()
+        ready.settle()
+        self._used_up = True
+        self._serve_from = 0.0  # those that are left have waited
+        self._agenda.start_turn()
+
+    def _tell(self, topic: Topic) -> None:
+        if topic.policy.evicts:
+            self._retention.enforce(topic)
+        if not topic.followers:
+            return
+        if topic.policy.yields and self._board.pausing:
+            self._tell_who_asked(topic)
+            return
+        pulse = self._pulse
+        for follower in list(topic.followers):
+            follower.moved()
+            pulse.show()
+
+    def _tell_who_asked(self, topic: Topic) -> None:
+        """It can be read all the time; it is not pushed."""
+        self._ready.park(topic, self._ready.since)
+        for follower in list(topic.followers):
+            if follower.asked:
+                follower.moved()
+
+    def look_at_pauses(self) -> None:
+        """Regularly: may those that were not pushed be pushed again?"""
+        if self._ready.parked and not self._board.pausing:
+            self._ready.unpark()
+            self._agenda.start_turn()
+
+    def _is_gathered(self, window_s: float) -> bool:
+        """Is it time for pushes? If not, it will be, and caps hold meanwhile."""
+        now = time.monotonic()
+        if now >= self._serve_from:
+            self._serve_from = now + window_s
+            return True
+        for topic in self._ready.fresh:
+            if topic.policy.evicts:
+                self._retention.enforce(topic)
+        if self._gathering is None:
+            self._gathering = self._loop.call_later(self._serve_from - now, self._gathered)
+        return False
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self._agenda.start_turn()
 
     # ---- lingering ----
 

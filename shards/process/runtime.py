@@ -1,4 +1,6 @@
-"""What a shard has beside any other child process: the data directory, its doorbell, and those of the other shards."""
+"""What a shard has beside any other child process: the data directory, its doorbell, those of the other shards,
+and the board with the pressure of the daemon.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from topicd.disk.fs import Fs, RealFs
 from topicd.ipc import shm
 from topicd.ipc.control import BootInfo, ControlChannel, process_name
 from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.pressure import Board
 from topicd.ipc.shardboot import DELIVERY, ShardBoot
 from topicd.ipc.stats import StatsPage
 from topicd.paths import DataDir, RunDir, bells_shm
@@ -42,6 +45,7 @@ class Shard(child.Process):
         self.data = data
         self.bells = shm.attach(bells_shm(info.instance), shm.RegionKind.BELLS, info.instance)
         self.bell = self.bell_of(info.kind, info.index)
+        self.board = Board.attach(info.instance)
 
     def bell_of(self, kind: str, index: int) -> Doorbell:
         name = process_name(kind, index)

@@ -13,7 +13,7 @@ that names them by their checksums: it is there with all of them, or it is not t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,9 +63,26 @@ def load_snapshot(fs: Fs, path: Path) -> Any:
     if envelope.version_of(raw) != IN_PARTS:
         return envelope.unpack(path, MAGIC, VERSION, raw)
     body = envelope.unpack(path, MAGIC, IN_PARTS, raw)
-    number = paths.parse_snapshot(path.name) or 0
     topics: list[Any] = []
-    for part, checksum in enumerate(body.pop("parts")):
+    for part_path, content in _parts(fs, path, body.pop("parts")):
+        topics += envelope.unpack(part_path, PART_MAGIC, VERSION, content)
+    return {**body, "topics": topics}
+
+
+def check_snapshot(fs: Fs, path: Path) -> None:
+    """Raises what load_snapshot() would; the topics are not looked into, which would keep the interpreter's lock."""
+    raw = read_all(fs, path, SMALL_FILE_MAX)
+    if envelope.version_of(raw) != IN_PARTS:
+        envelope.check(path, MAGIC, VERSION, raw)
+        return
+    for part_path, content in _parts(fs, path, envelope.unpack(path, MAGIC, IN_PARTS, raw)["parts"]):
+        envelope.check(part_path, PART_MAGIC, VERSION, content)
+
+
+def _parts(fs: Fs, path: Path, checksums: list[int]) -> Iterator[tuple[Path, bytes]]:
+    """Path and content of each part, as the snapshot knows it."""
+    number = paths.parse_snapshot(path.name) or 0
+    for part, checksum in enumerate(checksums):
         part_path = path.with_name(paths.snapshot_part_name(number, part))
         try:
             content = read_all(fs, part_path, SMALL_FILE_MAX)
@@ -73,17 +90,7 @@ def load_snapshot(fs: Fs, path: Path) -> Any:
             raise FormatError(f"{path}: its part {part_path.name} is missing", path=str(path), what="part") from None
         if xxhash.xxh3_64_intdigest(content) != checksum:
             raise FormatError(f"{part_path}: is not the part that {path.name} names", path=str(path), what="part")
-        topics += envelope.unpack(part_path, PART_MAGIC, VERSION, content)
-    return {**body, "topics": topics}
-
-
-def check_snapshot(fs: Fs, path: Path) -> None:
-    """Raises what load_snapshot() would; one that is whole in itself is not looked into."""
-    raw = read_all(fs, path, SMALL_FILE_MAX)
-    if envelope.version_of(raw) == IN_PARTS:
-        load_snapshot(fs, path)
-    else:
-        envelope.check(fs, path, MAGIC, VERSION)
+        yield part_path, content
 
 
 class SnapshotStore:
@@ -127,14 +134,15 @@ class SnapshotStore:
             found[number >> _RUN_SHIFT] = (number, body)
         return sorted(found.values())
 
-    def save(self, body: Any, siblings: Sequence[Path] = ()) -> int:
+    def save(self, body: Any, siblings: Sequence[Path] = (), topics: Sequence[bytes] | None = None) -> int:
         """Store the body durably under the next number, then remove what nobody needs any more. siblings: the
-        directories of all shards of this run."""
+        directories of all shards of this run. topics: those of the body, packed one by one: to pack all of them here
+        would keep the interpreter's lock."""
         if not self._loaded:
             self._find_good()
         self._ensure_directory()
         number = max([*self.numbers(), self._run << _RUN_SHIFT]) + 1
-        self._write(number, body)
+        self._write(number, body, topics)
         predecessor, self._newest_good = self._newest_good, number
         keep = {number, predecessor}
         if not all(self._settled(directory) for directory in siblings):
@@ -142,19 +150,25 @@ class SnapshotStore:
         self._prune(keep)
         return number
 
-    def _write(self, number: int, body: Any) -> None:
+    def _write(self, number: int, body: Any, topics: Sequence[bytes] | None) -> None:
         path = self._path(number)
-        runs = _runs(body["topics"]) if isinstance(body, dict) and "topics" in body else []
+        if topics is None:
+            if not (isinstance(body, dict) and "topics" in body):
+                envelope.save(self._fs, path, MAGIC, VERSION, body)
+                return
+            topics = [msgpack.packb(entry, use_bin_type=True) for entry in body["topics"]]
+        rest = {key: value for key, value in body.items() if key != "topics"}
+        runs = _runs(topics)
         if len(runs) < 2:
-            envelope.save(self._fs, path, MAGIC, VERSION, body)
+            packed = b"".join((_open_map(rest, "topics"), _packed_list(topics)))
+            replace_file(self._fs, path, [envelope.enclose(path, MAGIC, VERSION, packed)])
             return
         checksums = []
-        for part, topics in enumerate(runs):
+        for part, some in enumerate(runs):
             part_path = self._directory / paths.snapshot_part_name(number, part)
-            content = envelope.pack(part_path, PART_MAGIC, VERSION, topics)
+            content = envelope.enclose(part_path, PART_MAGIC, VERSION, _packed_list(some))
             replace_file(self._fs, part_path, [content])
             checksums.append(xxhash.xxh3_64_intdigest(content))
-        rest = {key: value for key, value in body.items() if key != "topics"}
         envelope.save(self._fs, path, MAGIC, IN_PARTS, {**rest, "parts": checksums})
 
     def _find_good(self) -> None:
@@ -200,15 +214,29 @@ class SnapshotStore:
         return self._directory / paths.snapshot_name(number)
 
 
-def _runs(topics: list[Any]) -> list[list[Any]]:
+def _runs(topics: Sequence[bytes]) -> list[list[bytes]]:
     """Neighbouring topics that fit in one file together."""
-    runs: list[list[Any]] = [[]]
+    runs: list[list[bytes]] = [[]]
     size = 0
     for entry in topics:
-        length = len(msgpack.packb(entry, use_bin_type=True))
-        if runs[-1] and size + length > PART_BYTES:
+        if runs[-1] and size + len(entry) > PART_BYTES:
             runs.append([])
             size = 0
         runs[-1].append(entry)
-        size += length
+        size += len(entry)
     return runs
+
+
+def _packed_list(items: Sequence[bytes]) -> bytes:
+    return b"".join((msgpack.Packer().pack_array_header(len(items)), *items))
+
+
+def _open_map(fields: dict[str, Any], last: str) -> bytes:
+    """A map that still lacks the value of its last key."""
+    packer = msgpack.Packer(use_bin_type=True, autoreset=False)
+    packer.pack_map_header(len(fields) + 1)
+    for key, value in fields.items():
+        packer.pack(key)
+        packer.pack(value)
+    packer.pack(last)
+    return bytes(packer.bytes())

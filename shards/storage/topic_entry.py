@@ -7,6 +7,8 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+import msgpack
+
 from topicd.errors import FormatError
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord
@@ -44,6 +46,10 @@ class TopicEntry(NamedTuple):
             rows = sorted(self.dead.items())
             body["dead"] = [[first, n, None if ranges is None else ranges.packed()] for first, (n, ranges) in rows]
         return {**body, **{key: [list(row) for row in body[key]] for key in _LISTS}, **self.parts}
+
+    def packed(self) -> bytes:
+        """As it stands in a snapshot's file."""
+        return bytes(msgpack.packb(self.to_wire(), use_bin_type=True))
 
     @classmethod
     def from_wire(cls, body: Any) -> TopicEntry:

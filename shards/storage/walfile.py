@@ -18,7 +18,8 @@ from topicd import paths
 from topicd._native import core
 from topicd._native.interface import Run
 from topicd.disk.fs import File, Fs, is_directory
-from topicd.disk.loading import BadRange, Content, load
+from topicd.disk.loading import BadRange, Content, PartLoaded, load
+from topicd.limits import KIB
 
 MAGIC = 0x31475754  # b"TWG1"
 GROUP = struct.Struct(
@@ -33,6 +34,7 @@ GROUP = struct.Struct(
 )
 _SUMMED = struct.Struct("<IIQQII")
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
+_CHUNK = 512 * KIB  # groups of a chunk together, if it is not a single larger one
 
 
 class Group(NamedTuple):
@@ -119,12 +121,12 @@ class ShardEnd:
 
 
 class LogChunk(NamedTuple):
-    """Neighbouring groups of one run in one file."""
+    """Neighbouring groups of one run in one file, not too many to be in memory at once."""
 
     run: int
     path: Path
     file: File  # open as long as somebody holds it
-    content: Content  # of the whole file
+    content: Content  # of the whole file, if the reader reads whole files; else the headers of groups are there
     groups: list[Group]
 
     @property
@@ -142,20 +144,27 @@ class LogChunk(NamedTuple):
         # Cut off meanwhile: what is missing is zero, and reported frame by frame.
         view = found.view if len(found.view) == end - start else memoryview(bytes(found.view).ljust(end - start, b"\0"))
         moved = [group._replace(start=group.start - start, end=group.end - start) for group in self.groups]
-        return self._replace(content=Content(view, found.bad), groups=moved)
+        bad = [part._replace(start=part.start - start, end=part.end - start) for part in found.bad]
+        return self._replace(content=Content(view, bad), groups=moved)
+
+    def bad_in(self, group: Group) -> bool:
+        """Could some of its bytes not be read?"""
+        return self.content.touches(group.start, group.end)
 
 
 _NO_CONTENT = Content(memoryview(b""), [])
 
 
 class LogReader:
-    """Reads one shard's files once, front to back. After the iteration `end` is known."""
+    """Reads one shard's files once, front to back. After the iteration `end` is known. `whole`: with every byte, those
+    that no group needs as well; otherwise what is needed to find the groups, and `LogChunk.loaded` reads theirs."""
 
-    def __init__(self, fs: Fs, directory: Path, seed: int, *, up_to_lsn: int | None = None) -> None:
+    def __init__(self, fs: Fs, directory: Path, seed: int, *, up_to_lsn: int | None = None, whole: bool = True) -> None:
         self._fs = fs
         self._directory = directory
         self._seed = seed
         self._up_to = up_to_lsn
+        self._whole = whole
         self.end = ShardEnd()
 
     def chunks(self) -> Iterator[LogChunk]:
@@ -173,9 +182,13 @@ class LogReader:
                 self._note_unknown(file, 1, last=limit_lsn is None)
                 continue
             handle = self._fs.open(file.path)
-            yield from self._file_chunks(file, handle, load(handle), limit_lsn)
+            part = PartLoaded(handle)
+            if self._whole:
+                part.want(0, part.size)
+            yield from self._file_chunks(file, handle, part, limit_lsn)
 
-    def _file_chunks(self, file: WalFile, handle: File, content: Content, limit_lsn: int | None) -> Iterator[LogChunk]:
+    def _file_chunks(self, file: WalFile, handle: File, part: PartLoaded, limit_lsn: int | None) -> Iterator[LogChunk]:
+        content = part.content
         view = content.view
         self.end.bad_sectors += [(file, part) for part in content.bad]
         self.end.unread = False
@@ -186,13 +199,13 @@ class LogReader:
         self.end.lsn = file.first_lsn
         at = 0
         while True:
-            groups, at = self._neighbours(file, view, at, limit)
+            groups, at = self._neighbours(file, part, at, limit)
             yield from _by_run(file.path, handle, content, groups)
             self.end.lsn = file.first_lsn + at
             if at >= limit:
                 return
             # Not a group. Is there one behind it that knows this place was synced?
-            following = self._next_group(file, view, at + 1, limit)
+            following = self._next_group(file, part, at + 1, limit)
             if following is None:
                 if content.touches(at, min(at + GROUP.size, limit)):
                     self._note_unread(file, content, at, limit)
@@ -232,20 +245,21 @@ class LogReader:
             self._note_damage(file, file.first_lsn + size, "holds no group that can be read")
             self.end.lsn = file.first_lsn + size
 
-    def _neighbours(self, file: WalFile, view: memoryview, at: int, limit: int) -> tuple[list[Group], int]:
+    def _neighbours(self, file: WalFile, part: PartLoaded, at: int, limit: int) -> tuple[list[Group], int]:
         groups = []
-        while (group := parse_group(view, at, file.first_lsn + at, limit, self._seed)) is not None:
+        while (group := self._group_at(file, part, at, limit)) is not None:
             groups.append(group)
             at = group.end
             self.end.synced_lsn = max(self.end.synced_lsn, group.synced_lsn)
         return groups, at
 
-    def _next_group(self, file: WalFile, view: memoryview, at: int, limit: int) -> Group | None:
-        data = view.obj
-        if not hasattr(data, "find"):
-            data = bytes(view)
-        while (at := data.find(_MAGIC_BYTES, at, limit)) != -1:
-            group = parse_group(view, at, file.first_lsn + at, limit, self._seed)
+    def _group_at(self, file: WalFile, part: PartLoaded, at: int, limit: int) -> Group | None:
+        part.want(at, at + GROUP.size)
+        return parse_group(part.content.view, at, file.first_lsn + at, limit, self._seed)
+
+    def _next_group(self, file: WalFile, part: PartLoaded, at: int, limit: int) -> Group | None:
+        while (at := part.find(_MAGIC_BYTES, at, limit)) != -1:
+            group = self._group_at(file, part, at, limit)
             if group is not None:
                 return group
             at += 1
@@ -258,7 +272,7 @@ class LogReader:
 def _by_run(path: Path, file: File, content: Content, groups: list[Group]) -> Iterator[LogChunk]:
     first = 0
     for i in range(1, len(groups) + 1):
-        if i == len(groups) or groups[i].run != groups[first].run:
+        if i == len(groups) or groups[i].run != groups[first].run or groups[i].end - groups[first].start > _CHUNK:
             yield LogChunk(groups[first].run, path, file, content, groups[first:i])
             first = i
 
@@ -290,21 +304,23 @@ def missing_part(directory: Path, end: ShardEnd, durable_lsn: int | None) -> Wal
 def find_end(fs: Fs, directory: Path, seed: int, up_to_lsn: int | None = None) -> ShardEnd:
     """Where to go on writing. Groups above the last synced LSN are checked by frame; the first bad one is torn.
     up_to_lsn: the end, if its writer is known to have stopped there; then nothing is searched behind it."""
-    reader = LogReader(fs, directory, seed, up_to_lsn=up_to_lsn)
-    tail: list[tuple[WalFile, Content, Group]] = []
+    reader = LogReader(fs, directory, seed, up_to_lsn=up_to_lsn, whole=False)
+    tail: list[tuple[WalFile, LogChunk]] = []
     for chunk in reader.chunks():
         file = reader.end.file
         if file is None:
             continue
-        tail = [entry for entry in tail if entry[2].lsn >= reader.end.synced_lsn]
-        tail += [(file, chunk.content, g) for g in chunk.groups if g.lsn >= reader.end.synced_lsn]
+        tail = [entry for entry in tail if entry[1].groups[-1].lsn >= reader.end.synced_lsn]
+        tail.append((file, chunk.let_go()))
     end = reader.end
-    for file, content, group in tail:
-        if content.touches(group.start, group.end):
-            continue  # perhaps whole on the disk: damage, not torn
-        if group.lsn >= end.synced_lsn and scan_group(content.view, group).problem:
-            end.file, end.lsn, end.torn = file, group.lsn, True
-            break
+    for file, kept in tail:
+        chunk = kept.loaded()
+        for group in chunk.groups:
+            if chunk.bad_in(group):
+                continue  # perhaps whole on the disk: damage, not torn
+            if group.lsn >= end.synced_lsn and scan_group(chunk.view, group).problem:
+                end.file, end.lsn, end.torn = file, group.lsn, True
+                return end
     return end
 
 

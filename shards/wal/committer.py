@@ -3,12 +3,17 @@ loss, and neither is stored before it is true. Bytes: docs/formats.md.
 
 A failure (EIO, ENOSPC) makes everything above failed_pos void, and everything below is durable. The shard then drops
 ring bytes until the producer answers with the position where valid bytes begin again.
+
+Under pressure (ipc/pressure.py) a group waits for company, up to the commit window: it grows until one slice of time
+brings nothing, or a ring has little room left. Without pressure nothing waits.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -24,6 +29,8 @@ from topicd.shards.wal.log import WalLog
 log = logging.getLogger(__name__)
 
 _RETRY_LATCHED_S = 0.5
+_SLICE_S = 0.0005  # of the commit window
+_ROOM = 0.5  # of a ring: fuller than that, nothing waits for company
 
 
 class Inlet:
@@ -44,12 +51,24 @@ class _Take(NamedTuple):
 
 
 class Committer:
-    def __init__(self, wal: WalLog, state: Slots, clock: Clock, inlets: list[Inlet], disk_sync_s: float) -> None:
+    def __init__(
+        self,
+        wal: WalLog,
+        state: Slots,
+        clock: Clock,
+        inlets: list[Inlet],
+        disk_sync_s: float,
+        window_us: Callable[[], int] = lambda: 0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._log = wal
         self._state = state
         self._clock = clock
         self._inlets = inlets
         self._disk_sync_s = disk_sync_s
+        self._window_us = window_us
+        self._sleep = sleep
+        self._waited_us = 0  # of the group under way
         self._group_limit = 0
         self._last_sync = clock.monotonic()
         self._latched_since: float | None = None
@@ -60,6 +79,7 @@ class Committer:
         self.bytes = 0
         self.syncs = 0
         self.failures = 0
+        self.waited_s = 0.0  # for company, in all
         self.read_only_errno = 0
         self.sync_latency = Histogram()
 
@@ -98,6 +118,7 @@ class Committer:
         """Commit what the rings hold; False when there was nothing to do."""
         if self.read_only_errno and not self._try_unlatch():
             return False
+        self._wait_for_company()
         group = self._gather()
         if group and not self._write(group):
             return True
@@ -173,6 +194,29 @@ class Committer:
 
     # ---- one turn ----
 
+    def _wait_for_company(self) -> None:
+        window_us = self._window_us()
+        self._waited_us = 0
+        if not window_us:
+            return
+        began, size = self._clock.monotonic(), self._waiting_bytes()
+        left = window_us / 1_000_000
+        while size and left > 0 and not self._crowded():
+            self._sleep(min(_SLICE_S, left))
+            left -= _SLICE_S
+            before, size = size, self._waiting_bytes()
+            if size == before:
+                break
+        waited = self._clock.monotonic() - began
+        self.waited_s += waited
+        self._waited_us = round(waited * 1_000_000)
+
+    def _waiting_bytes(self) -> int:
+        return sum([i.ring.head - i.written for i in self._inlets if not i.waiting_epoch])
+
+    def _crowded(self) -> bool:
+        return any(i.ring.head - i.written > _ROOM * i.ring.capacity for i in self._inlets)
+
     def _gather(self) -> list[_Take]:
         group: list[_Take] = []
         room = self._group_limit
@@ -205,6 +249,7 @@ class Committer:
             self._log.prepare_successor()
         parts = [view for take in group for view in take.inlet.ring.views(take.start, take.end)]
         before, file = self._log.lsn, self._log.first_lsn
+        began = self._clock.monotonic()
         try:
             self._log.append(parts, length)
         except OSError as exc:
@@ -226,12 +271,14 @@ class Committer:
             take.inlet.written = take.end
         # State before counters: a successor never goes back behind what a producer was told.
         self._publish_state()
+        took_us = round((self._clock.monotonic() - began) * 1_000_000)
         for take in group:
-            self._tell_written(take)
+            self._tell_written(take, took_us)
         return True
 
-    def _tell_written(self, take: _Take) -> None:
+    def _tell_written(self, take: _Take, took_us: int) -> None:
         ring = take.inlet.ring
+        ring.set_write_took(self._waited_us, took_us)
         ring.set_written(take.end)
         if take.inlet.bell is not None and ring.write_wanted_pos > take.start:
             take.inlet.bell.ring_and_yield()
@@ -249,6 +296,9 @@ class Committer:
             self._fail(exc, "sync")
             return False
         self._last_sync = self._clock.monotonic()
+        took_us = round((self._last_sync - started) * 1_000_000)
+        for inlet in self._inlets:
+            inlet.ring.set_sync_took(took_us)
         self._tell_synced()
         self.sync_latency.note(self._last_sync - started)
         self.syncs += 1

@@ -71,6 +71,8 @@ class WalLog:
         header = walfile.group_header(length, self.lsn, self.synced_lsn, self._run, self._seed)
         active.file.pwrite([header, *parts], offset)
         self.lsn += need
+        active.written = offset + need
+        self._spares.busy = True
 
     def sync(self) -> None:
         """After a failure everything since the last good sync is void: the kernel may have dropped the pages."""
@@ -122,12 +124,13 @@ class WalLog:
             return False
         file = self._fs.open(path, write=True)
         file.sync_data()
-        size = file.size()
-        # A file that was cut has no blocks behind its end; it is finished as it is.
-        if size != self._file_bytes:
-            file.close()
+        size, written = file.size(), self.lsn - first_lsn
+        if not written <= size <= self._file_bytes:
+            file.close()  # of another wal_file_bytes, perhaps: it is finished as it is
             return False
-        self._active = Prepared(path, file, size, size)
+        self._active = Prepared(path, file, size, self._file_bytes)
+        self._active.written = written
+        self._spares.fill(self._active)
         self.first_lsn = first_lsn
         return True
 

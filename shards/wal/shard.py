@@ -86,7 +86,8 @@ class WalShard:
             log.info("going on after a crash", extra={"lsn": state.lsn})
             self._log.open(state.lsn, state.first_lsn)
             inlets = self._inlets(list(state.written))
-        committer = Committer(self._log, self._state, shard.clock, inlets, shard.settings.disk_sync_ms / 1000)
+        disk_sync_s, board = shard.settings.disk_sync_ms / 1000, shard.board
+        committer = Committer(self._log, self._state, shard.clock, inlets, disk_sync_s, lambda: board.commit_us)
         committer.open(shard.settings.wal_file_bytes - 4096)
         for ring in self._rings:
             ring.set_consumer_pid(os.getpid())
@@ -179,7 +180,9 @@ class WalShard:
             "synced_lsn": self._log.synced_lsn,
             "ring_used": [ring.used for ring in self._rings],
             "ring_capacity": self._rings[0].capacity,
+            "waited_s": committer.waited_s,
             "sync_seconds_total": committer.sync_latency.total_s,
             "sync_histogram": committer.sync_latency.counts,
+            "sync_us_histogram": committer.sync_latency.by_us,
         }
         self._shard.stats.publish(values)

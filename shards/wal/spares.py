@@ -1,6 +1,9 @@
 """WAL files ahead of their use. Promise: at an ordinary pace a file has its blocks before they are written over,
 because overwriting syncs a third faster than appending. A filler thread writes zeros ahead of the committer.
 
+Zeros on their way to the disk hold up the syncs of those who wait for an answer. So while the log is written to, the
+filler keeps a few MiB ahead and no more; the rest of the file it fills when nobody writes.
+
 In a flood zeros would only be written to be written over: the filler does not hurry, a committer that overtakes it
 fills the file with its own bytes, and every file that was absorbed is kept until it is quiet again.
 """
@@ -16,8 +19,9 @@ from topicd.disk.fs import File, Fs, is_directory
 from topicd.limits import MIB
 
 _STEP = 1 * MIB
-_PACE_S = 0.025  # between two steps
-_REST_S = 0.25  # once overtaken
+_AHEAD = 4 * MIB  # of the writer, so much has its blocks
+_PACE_S = 0.025  # between two steps when less has
+_REST_S = 0.25  # once overtaken; and so long nobody has written before a step beyond _AHEAD
 _QUIET_TICKS = 60  # without a file being taken
 KEPT = 2  # recycled files kept beyond the one in preparation
 KEPT_IN_FLOOD = 8  # what waits to be absorbed comes back all at once
@@ -30,6 +34,7 @@ class Prepared:
         self.path = path
         self.file = file
         self.filled_to = filled_to
+        self.written = 0  # by its owner: up to there
         self.size = size
         self.error: OSError | None = None
 
@@ -44,6 +49,7 @@ class Spares:
         self._filling: Prepared | None = None
         self._step = threading.Lock()  # held while the filler writes, so that no file is closed under it
         self._overtaken = False
+        self.busy = False  # set by whoever writes to the log: the filler forgets it from time to time
         self._quiet_ticks = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._fill_forever, name="wal-filler", daemon=True)
@@ -90,6 +96,13 @@ class Spares:
             return
         with self._changed:
             self._ready.append(prepared)
+
+    def fill(self, prepared: Prepared) -> None:
+        """Go on with a file of an earlier start that may have been filled in part."""
+        if prepared.filled_to < prepared.size:
+            with self._changed:
+                self._filling = prepared
+                self._changed.notify_all()
 
     def overtake(self, prepared: Prepared, up_to: int) -> None:
         """The owner writes the bytes below up_to now; the filler goes on behind them, and not at once."""
@@ -186,14 +199,16 @@ class Spares:
                     self._fill_step(prepared, zeros)
                 except OSError as exc:
                     self._note_failure(prepared, exc)
-            self._rest()
+            self._rest(prepared)
 
-    def _rest(self) -> None:
+    def _rest(self, prepared: Prepared) -> None:
+        """Until the next step is due."""
         with self._changed:
-            while True:
-                overtaken, self._overtaken = self._overtaken, False
-                self._changed.wait_for(lambda: self._stopping, _REST_S if overtaken else _PACE_S)
-                if self._stopping or not self._overtaken:
+            while not self._stopping:
+                enough = prepared.filled_to - prepared.written >= _AHEAD
+                overtaken, self._overtaken, self.busy = self._overtaken, False, False
+                self._changed.wait_for(lambda: self._stopping, _REST_S if overtaken or enough else _PACE_S)
+                if not self._overtaken and not (enough and self.busy):
                     return
 
     def _fill_step(self, prepared: Prepared, zeros: bytes) -> None:
@@ -201,6 +216,8 @@ class Spares:
         step = min(_STEP, prepared.size - at)
         if step > 0:
             prepared.file.pwrite([zeros[:step]], at)
+            # On its way now, so that whoever syncs next does not wait for it.
+            prepared.file.begin_sync(at, step)
         with self._changed:
             prepared.filled_to = at + step
             if prepared.filled_to >= prepared.size:

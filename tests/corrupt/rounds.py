@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -12,8 +13,15 @@ from topicd.cli.offline.check import Checked
 
 def play(template: Path, work: Path, truth: Truth, random: Random) -> tuple[list[str], list[str]]:
     """(what was done, what is wrong)"""
+    done: list[str] = []
+    problems = examine(template, work, truth, lambda damaged: done.extend(damage(damaged, random)))
+    return done, problems
+
+
+def examine(template: Path, work: Path, truth: Truth, harm: Callable[[Path], None]) -> list[str]:
+    """What is wrong with the ways in which start, fsck and repair deal with it."""
     damaged = copy(template, work / "damaged")
-    done = damage(damaged, random)
+    harm(damaged)
     checked = check(damaged)
     outcome = start(copy(damaged, work / "started"), truth.next_id)
     problems = [*judge(truth, outcome), *compare(checked, outcome, truth)]
@@ -28,7 +36,7 @@ def play(template: Path, work: Path, truth: Truth, random: Random) -> tuple[list
     again = start(work / "started", truth.next_id, FINAL_RUN + 1)
     if not outcome.refused and not outcome.broken:
         problems += [f"second start: {line}" for line in judge(truth, again, known=outcome)]
-    return done, problems
+    return problems
 
 
 def judge(truth: Truth, outcome: Outcome, known: Outcome | None = None) -> list[str]:

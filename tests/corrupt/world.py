@@ -20,6 +20,7 @@ from topicd.disk.fs import RealFs
 from topicd.errors import StorageCorrupt, TopicdError
 from topicd.ipc.protocol.messages import Op
 from topicd.paths import DataDir
+from topicd.shards.storage import snapshot
 
 TAGS = ("red", "green", "blue")
 FINAL_RUN = 3
@@ -49,7 +50,17 @@ class Outcome:
         return {(topic, seq) for topic, found in self.records.items() for seq in found}
 
 
-def build(root: Path) -> Truth:
+def build(root: Path, part_bytes: int = snapshot.PART_BYTES) -> Truth:
+    """part_bytes: snapshots with more of them are in parts."""
+    whole = snapshot.PART_BYTES
+    snapshot.PART_BYTES = part_bytes
+    try:
+        return _build(root)
+    finally:
+        snapshot.PART_BYTES = whole
+
+
+def _build(root: Path) -> Truth:
     """Segments sealed and open, marks, rewrites, floors, a topic whose records are all gone, a WAL that has forgotten
     and one that has not; two runs, the second of them killed."""
     logging.disable(logging.CRITICAL)

@@ -49,7 +49,7 @@ class Expiring(Worker):
 
     def check(self, client: Client) -> list[str]:
         asked_ms = _now_ms()
-        answer = client.read(self.TOPIC, 0, limit=100_000, max_bytes=8 << 20)
+        answer = client.fetch(self.TOPIC, 0, limit=100_000, max_bytes=8 << 20)
         answered_ms = _now_ms()
         problems = [] if answer.caught_up else [f"{len(answer)} records, and not all"]
         known = {written.data: written.first_seq for written in self._written}
@@ -115,7 +115,7 @@ class Retained(Worker):
         time.sleep(PACE_S)
 
     def check(self, client: Client) -> list[str]:
-        answer = client.read(self.TOPIC, 0, limit=100_000, max_bytes=8 << 20)
+        answer = client.fetch(self.TOPIC, 0, limit=100_000, max_bytes=8 << 20)
         found = [(record.seq, record.data) for record in answer]
         wanted = [(seq, self._data(seq)) for seq in range(self._freed + 1, self._newest + 1)]
         problems = []

@@ -74,7 +74,7 @@ def test_counters_are_rated_and_gauges_are_not() -> None:
 def test_labels_that_are_grouped_by_exist() -> None:
     found = Exposition(metrics.render(STATUS))
     known = {label for _, labels in found.samples for label, _ in labels}
-    assert known == {"instance", "process", "shard", "wal", "dlv", "topic", "le"}
+    assert known == {"run", "process", "shard", "wal", "dlv", "topic", "le", "step"}
     for expression in all_expressions():
         for group in _BY.findall(expression):
             assert {label.strip() for label in group.split(",")} <= known, expression
@@ -105,8 +105,9 @@ def test_the_page_names_nothing_else_and_explains_every_alert() -> None:
 TEXT = PAGE.read_text()
 STATUS = {
     "state": "serving",
+    "pressure": {"value": 0.5, "steps": [{"name": "gather", "active": True, "times": 1}]},
     "processes": [
         {"name": "wal-00", "stats": {"ring_used": [1], "sync_histogram": [1] * 13}},
-        {"name": "dlv-00", "stats": {"top_topics": [["a", 1, 1, 1, 1]]}},
+        {"name": "dlv-00", "stats": {"top_topics": [["a", 1, 1, 1, 1, 1]]}},
     ],
 }

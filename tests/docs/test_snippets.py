@@ -17,8 +17,9 @@ from tests.support.daemon import Daemon
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 TIMEOUT_S = 60
-# Each is one long session; tests/unit/client/test_client_docs.py and tests/spark/test_spark_docs.py run them as such.
-ELSEWHERE = {"client.md", "spark.md"}
+# Each is one long session; tests/unit/client/test_client_docs.py, tests/spark/test_spark_docs.py and
+# tests/process/web/test_http_docs.py run them as such.
+ELSEWHERE = {"client.md", "spark.md", "http.md"}
 PAGES = [
     page
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -30,7 +31,8 @@ PAGES = [
 def test_a_page_works_by_copy_and_paste(page: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    with Daemon(tmp_path / "d", wal_shards=1, delivery_shards=2) as daemon:
+    env = {"TOPICD_CHAT": "true"} if page.name == "chat.md" else {}
+    with Daemon(tmp_path / "d", wal_shards=1, delivery_shards=2, env=env) as daemon:
         environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TOPICD_")},
             "PATH": f"{BIN}:{os.environ['PATH']}",

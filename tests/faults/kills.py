@@ -36,6 +36,7 @@ KILLED_SCENES = (
     "checkpoint and seal",
     "direct writes",
     "snapshot",
+    "jobs",
 )
 
 

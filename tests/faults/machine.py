@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.support.faultfs import Crashed
+from tests.support.jobs import Job, ack_body, claim_body, parse_acked, parse_claimed, put_body
 from tests.support.oracle import Seen
 from topicd.clock import ManualClock
 from topicd.config import Settings
@@ -28,6 +29,7 @@ from topicd.frames import core
 from topicd.ipc import shm
 from topicd.ipc.control import BootInfo, ControlChannel
 from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.pressure import Board
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import (
     ANSWER,
@@ -35,6 +37,7 @@ from topicd.ipc.protocol.wire import (
     APPENDED,
     FETCH,
     FETCHED,
+    FLAG_OPTIONS,
     PROTOCOL_VERSION,
     MessageReader,
     map_message,
@@ -50,6 +53,7 @@ from topicd.placement import delivery_shard
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.session import Session
 from topicd.shards.delivery.starting.recovery import Recovered
+from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.process.runtime import Shard
 from topicd.shards.wal.shard import WalShard
@@ -121,6 +125,7 @@ class Machine:
         self.loop = _new_loop()
         self._channels: list[tuple[ControlChannel, socket.socket]] = []
         self._regions: list[shm.Region] = []
+        self._boards: list[Board] = []
         self.wals: dict[int, WalShard] = {}
         self.deliveries: dict[int, Parts] = {}
         self.bells: dict[int, Doorbell] = {}
@@ -180,9 +185,11 @@ class Machine:
             outlet.set_absorbed(None)
             outlet.open()
         self.results[index] = parts.recovery().run(lambda percent, what: None, self._live_ends())
+        parts.channels.restore()
         if absorb:
             parts.rounds.open()
         self.deliveries[index] = parts
+        parts.channels.open()
         parts.turn.doorbell()
         self._wires.pop(index, None)
         return parts
@@ -231,6 +238,7 @@ class Machine:
             run=RunDir(Path("/run")),
         )
         self._regions.append(shard.bells)
+        self._boards.append(shard.board)
         return shard
 
     def _live_ends(self) -> dict[int, int]:
@@ -266,7 +274,9 @@ class Machine:
             region.close()
         for wire in self._wires.values():
             wire.close()
-        self._channels, self._regions = [], []
+        for board in self._boards:
+            board.close()
+        self._channels, self._regions, self._boards = [], [], []
 
     def close(self) -> None:
         if not self.loop.is_closed():
@@ -317,7 +327,7 @@ class Machine:
             busy = self.turn_wals()
             for index, parts in list(self.deliveries.items()):
                 # Only a bell wakes it: a lost wake-up is a request without an answer here too.
-                if select.select([self.bells[index].fd], [], [], 0)[0]:
+                if rung(self.bells[index].fd):
                     with suppress(Killed):
                         parts.turn.doorbell()
             self.pulse()
@@ -341,6 +351,8 @@ class Machine:
 
     def advance(self, ms: int) -> None:
         self.clock.advance(ms)
+        for parts in self.deliveries.values():
+            parts.deadlines.run()
         self.settle()
 
     def checkpoint(self) -> None:
@@ -424,6 +436,25 @@ class Machine:
         first, _, _ = APPENDED.unpack_from(body)
         return Appended(first, bool(flags & 2))
 
+    # ---- jobs ----
+
+    def put(self, topic: str, payloads: Sequence[bytes], tag: str, options: dict[str, Any]) -> int:
+        """Jobs with options; their first seq."""
+        wire = self.wire_of(topic)
+        rows = [[0, len(payloads), options]]
+        body = put_body(self.topic_id(topic), payloads, rows, tag=tag.encode())
+        _, answer = wire.answer(wire.send(Op.APPEND, body, FLAG_OPTIONS))
+        first: int = APPENDED.unpack_from(answer)[0]
+        return first
+
+    def claim(self, topic: str, most: int = 1_000) -> list[Job]:
+        wire = self.wire_of(topic)
+        return parse_claimed(wire.answer(wire.send(Op.CLAIM, claim_body(self.topic_id(topic), most)))[1]).jobs
+
+    def ack(self, topic: str, rows: Sequence[tuple[int, int]]) -> int:
+        wire = self.wire_of(topic)
+        return parse_acked(wire.answer(wire.send(Op.ACK, ack_body(self.topic_id(topic), rows)))[1]).acked
+
     def ask(self, topic: str, op: Op, **body: Any) -> dict[str, Any]:
         """Again and again while shards die."""
         while True:
@@ -491,6 +522,24 @@ class Machine:
             "consumers": self.ask(name, Op.CONSUMER_LIST)["consumers"],
             "losses": [tuple(loss) for loss in topic.floors.losses],
             "producers": topic.producers.to_snapshot(topic.seqs.visible),
+            "jobs": None if topic.queue is None else self._jobs_of(topic),
+        }
+
+    def _jobs_of(self, topic: Topic) -> dict[str, Any]:
+        """What a restart must not change: everything but leases, unless they are kept, and what follows from them: of
+        a lease that ran out no log speaks."""
+        jobs = topic.queue
+        assert jobs is not None
+        kept = jobs.to_snapshot(topic.seqs.visible)
+        for key in ("mark", "through", *(() if jobs.logs_leases else ("leases",))):
+            del kept[key]
+        held = 0 if jobs.logs_leases else jobs.in_flight
+        self.delivery_of(topic.name).queues.of(topic).look()
+        return {
+            **kept,
+            "past": sorted([row[0], row[4]] for row in kept["past"] if row[4]),
+            "delayed": sorted(kept["delayed"]),
+            "ready": jobs.ready + held,
         }
 
 
@@ -526,14 +575,15 @@ class Wire:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._reader = MessageReader()
         self._answers: dict[int, tuple[int, int, bytes]] = {}
+        self._jobs: list[bytes] = []
         self._next = 0
         self._session = Session(parts)
         self._session.connection_made(_Transport(self._theirs, self._arrived))
         self.ask(Op.HELLO, {"version": PROTOCOL_VERSION})
 
-    def send(self, op: int, body: bytes) -> int:
+    def send(self, op: int, body: bytes, flags: int = 0) -> int:
         self._next += 1
-        self._feed(message(op, self._next, body))
+        self._feed(message(op, self._next, body, flags))
         return self._next
 
     def ask(self, op: int, body: dict[str, Any]) -> dict[str, Any]:
@@ -575,8 +625,16 @@ class Wire:
             self._machine.pulse()
             view = view[size:]
 
+    def take_jobs(self) -> list[bytes]:
+        """Bodies of JOBS that came since the last time."""
+        found, self._jobs = self._jobs, []
+        return found
+
     def _arrived(self, data: bytes) -> None:
         for found in self._reader.feed(data):
+            if found.op == Op.JOBS:
+                self._jobs.append(bytes(found.body))
+                continue
             self._answers[found.request_id] = (found.op, found.flags, bytes(found.body))
 
 
@@ -633,3 +691,9 @@ def _stop_filler(wal: WalShard) -> None:
         spares._changed.notify_all()
     if spares._thread.is_alive():
         spares._thread.join()
+
+
+def rung(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

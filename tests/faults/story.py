@@ -161,6 +161,43 @@ class Story:
             self.machine.ask(topic, Op.DELETE_RECORDS, **body)
             self.oracle.deleted(removal)
 
+    # ---- jobs ----
+
+    def put(self, topic: str, tag: str, records: int = 2, **options: Any) -> None:
+        """Jobs that go by a tag of their own; with options."""
+        payloads = [self._payload(topic, 20) for _ in range(records)]
+        batch = self.oracle.submit(topic, "p0", payloads, tag)
+        with self._refusable(f"put to {topic}"):
+            try:
+                self.oracle.acked(batch, self.machine.put(topic, payloads, tag, options))
+            except ConnectionGone:
+                return
+            except REFUSALS:
+                self.oracle.refused(batch)
+                raise
+
+    def finish(self, topic: str, tag: str) -> None:
+        """Claim what there is and acknowledge the jobs with this tag: an acknowledgement is a delete."""
+        removal = self.oracle.delete(topic, tag=tag)
+        with self._refusable(f"finish {tag} of {topic}"):
+            try:
+                jobs = self.machine.claim(topic)
+                ours = [(job.seq, job.lease) for job in jobs if job.tag == tag]
+                if ours and self.machine.ack(topic, ours) == len(ours):
+                    self.oracle.deleted(removal)
+            except ConnectionGone:
+                return  # nobody knows what became of it
+
+    def give_back(self, topic: str, tag: str, **how: Any) -> None:
+        """Claim what there is and give back the jobs with this tag."""
+        with self._refusable(f"give back {tag} of {topic}"):
+            try:
+                jobs = [job for job in self.machine.claim(topic) if job.tag == tag]
+                leases = [job.lease for job in jobs]
+                self.machine.ask(topic, Op.NACK, seqs=[job.seq for job in jobs], leases=leases, **how)
+            except ConnectionGone:
+                return
+
     def configure(self, topic: str, **config: Any) -> None:
         self.asked[topic] = {**self.configs[topic], **config}
         with self._refusable(f"configure {topic}"):
@@ -466,6 +503,37 @@ def _direct_and_kept(story: Story) -> None:
     story.checkpoint()
 
 
+def _queues(story: Story) -> None:
+    story.topic("f", "fsync", type="queue")
+    story.topic("d", "disk", type="queue", leases_durable=True, keep_done_ms=0)
+    for topic in ("f", "d"):
+        story.append(topic, 3, tag="a")
+        story.put(topic, "b", priority=9, group="g")
+
+
+def _jobs(story: Story) -> None:
+    """Jobs come with options, are finished out of order, given back and finished after all."""
+    for topic in ("f", "d"):
+        story.finish(topic, "b")
+        story.put(topic, "c", delay_ms=1_000)
+        story.give_back(topic, "a", kind="fail", reason="no luck", delay_ms=0)
+    story.checkpoint()
+    story.finish("f", "a")
+    story.machine.advance(2_000)
+    story.append("f", 9, tag="d")
+    story.snapshot()
+    story.finish("f", "c")
+    story.finish("d", "c")
+    story.machine.advance(31_000)  # leases end
+    story.checkpoint()
+    story.finish("f", "d")
+    story.finish("d", "a")
+    story.put("f", "e", records=1, unique="k")
+    story.put("f", "x", records=1, unique="other")
+    story.snapshot()
+    story.finish("f", "e")
+
+
 PAST_THE_LOG = {"direct_writes": "synced", "direct_bytes": KIB}
 SCENES = [
     Scene("append", all_classes, _append),
@@ -483,5 +551,6 @@ SCENES = [
     Scene("flood of direct writes", all_classes, _flood, settings=PAST_THE_LOG | {"direct_bytes": KIB // 4}),
     Scene("direct writes", all_classes, _direct, settings=PAST_THE_LOG),
     Scene("direct writes, kept", _tagged, _direct_and_kept, settings=PAST_THE_LOG),
+    Scene("jobs", _queues, _jobs),
     Scene("two of each", all_classes, _rotate, machine={"wal_shards": 2, "delivery_shards": 2}),
 ]

@@ -185,7 +185,8 @@ def restart_calls_of(scene: Scene) -> int:
 
 def _again(stage: Stage, disk: FakeDisk, machine: Machine, seed: int) -> list[str]:
     """Whatever a machine shows that has been left alone for a moment, the next one shows as well."""
-    machine.advance(SYNC_MS)
+    machine.advance(SYNC_MS)  # what nobody waits for may lie in a ring until now
+    machine.advance(SYNC_MS)  # since it was written
     picture = machine.picture()
     machine.abandon()
     if seed % 2:

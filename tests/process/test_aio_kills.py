@@ -74,7 +74,7 @@ def test_every_operation_once(run: Run[Any], topic: str) -> None:
         assert (await client.publish_many(topic, numbers(9), performance=True)).performance is not None
         assert (await client.state(topic)).head_seq == 10
         assert [info.topic async for info in client.topics(topic)] == [topic]
-        assert len(await client.read(topic, 5, wait=0.1)) == 5
+        assert len(await client.fetch(topic, 5, wait=0.1)) == 5
         assert (await client.delete(topic, match="x")).deleted == 1
         assert (await client.status())["state"] == "serving"
         assert await client.ping() > 0

@@ -40,7 +40,7 @@ def read_around(client: Client, topic: str) -> tuple[dict[int, bytes], list[Stor
     at, head = 0, client.state(topic).head_seq
     while at < head:
         try:
-            batch = client.read(topic, at, limit=1000)
+            batch = client.fetch(topic, at, limit=1000)
         except StorageCorrupt as exc:
             errors.append(exc)
             at = int(exc.detail["last_seq"])

@@ -36,6 +36,14 @@ def ctl(daemon: Daemon) -> Run:
     return partial(run_ctl, daemon)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Children hear SIGINT, also where the tests run behind a `&`, which has it ignored by all that are started."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 # ---- the README's commands ----
 
 
@@ -51,6 +59,7 @@ def test_the_first_session_of_a_user(daemon: Daemon, tmp_path: Path) -> None:
     assert "serving" in shell(daemon, "topicctl status")
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_watch_shows_records_as_they_come(daemon: Daemon, client: topicd.Client) -> None:
     client.publish("watched", "before")
     with subprocess.Popen(
@@ -141,7 +150,7 @@ def test_lines_of_a_slow_pipe_are_stored_as_they_come(daemon: Daemon, client: to
 
 def _payloads(client: topicd.Client, topic: str) -> list[bytes]:
     try:
-        return client.read(topic, 0).payloads()
+        return client.fetch(topic, 0).payloads()
     except topicd.TopicdError:
         return []
 
@@ -157,7 +166,8 @@ def test_topics(ctl: Run) -> None:
     shown = json.loads(ctl("topic", "show", "t.one", "--json").stdout)
     assert (shown["config"]["durability"], shown["config"]["ttl_ms"], shown["count"]) == ("fsync", 60_000, 0)
     assert [t["topic"] for t in json.loads(ctl("topic", "list", "t.", "--json").stdout)] == ["t.one"]
-    ctl("topic", "config", "t.one", "type=queue", code=2)
+    ctl("topic", "config", "t.one", "type=heap", code=2)
+    ctl("topic", "config", "t.one", "type=queue", code=5)
     ctl("topic", "delete", "t.one", "--yes")
     ctl("topic", "show", "t.one", code=4)
 
@@ -196,6 +206,31 @@ def test_consumers(ctl: Run, client: topicd.Client) -> None:
     ctl("consumer", "show", "c", "bilking", code=4)
     ctl("consumer", "remove", "c", "billing", "-y")
     assert ctl("consumer", "list", "c").stdout == "no consumers\n"
+
+
+def test_routers(ctl: Run, client: topicd.Client) -> None:
+    made = ctl(
+        "router", "create", "rt", "--from", "rt.a", "--to", "rt.b", "--filter", "eu:*", "--set-tag", "copy:{tag}"
+    )
+    assert made.stdout == "router rt created: rt.a -> rt.b\n"
+    ctl("publish", "rt.a", "one", "--tag", "eu:1")
+    ctl("publish", "rt.a", "two", "--tag", "us:1")
+    assert ctl("read", "rt.b", "--data").stdout == "one\n"
+    shown = json.loads(ctl("router", "show", "rt", "--json").stdout)
+    assert (shown["forwarded_total"], shown["cursor"], shown["lag"], shown["waiting"]) == (1, 2, 0, None)
+    assert "0 records" in ctl("router", "show", "rt").stdout
+    refused = ctl("router", "create", "back", "--from", "rt.b", "--to", "rt.a", code=5)
+    assert "rt.b -> rt.a -> rt.b" in refused.stderr and "--allow-cycle" in refused.stderr
+    assert ctl("router", "create", "probe", "--from", "rt.a", "--to", "rt.c", "--sample", "2/3", code=2).stdout == ""
+    ctl("router", "create", "probe", "--from", "rt.b", "--to", "rt.c", "--sample", "1/3", "--exactly-once")
+    assert ctl("router", "graph").stdout == "rt.a\n└─ rt ─> rt.b  (eu:*)\n   └─ probe ─> rt.c  (1/3)\n"
+    assert [row["router"] for row in json.loads(ctl("router", "list", "--from", "rt.a", "--json").stdout)] == ["rt"]
+    assert "fed by" in ctl("topic", "show", "rt.b").stdout
+    assert "did you mean probe" in ctl("router", "show", "prob", code=4).stderr
+    assert ctl("router", "delete", "rt").stdout == "router rt deleted\n"
+    ctl("router", "delete", "rt", code=4)
+    ctl("topic", "delete", "rt.c", "--yes")
+    assert ctl("router", "list").stdout == "no routers\n"
 
 
 def test_deletes(ctl: Run, client: topicd.Client) -> None:

@@ -27,7 +27,8 @@ def stopped(tmp_path: Path) -> Iterator[Daemon]:
         client.delete("orders", 100)
         client.delete("orders", match="t3")
         directory = running.data.topic(client.state("orders").topic_id)
-        wait_until(lambda: len(list(directory.glob("*.tags"))) >= 3, "sealed segments")
+        other = running.data.topic(client.state("other").topic_id)
+        wait_until(lambda: len(list(directory.glob("*.tags"))) >= 3 and any(other.glob("*.tags")), "sealed segments")
         running.kill_all()
         yield running
 
@@ -91,7 +92,7 @@ def test_a_repaired_daemon_serves_every_readable_record(stopped: Daemon, name: s
     at, head = 0, client.state(name).head_seq
     while at < head:
         try:
-            batch = client.read(name, at, limit=1000)
+            batch = client.fetch(name, at, limit=1000)
         except topicd.errors.StorageCorrupt as exc:
             assert set(range(exc.detail["first_seq"], exc.detail["last_seq"] + 1)) == lost
             at = exc.detail["last_seq"]

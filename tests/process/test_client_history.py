@@ -43,7 +43,7 @@ def living(module_daemon: Daemon, client: Client) -> list[Record]:
     client.delete("stretch", match="gone")
     found: list[Record] = []
     while not found or found[-1].seq < STORED + 730:
-        found += client.read("stretch", found[-1].seq if found else 0, limit=10_000).records
+        found += client.fetch("stretch", found[-1].seq if found else 0, limit=10_000).records
     return found
 
 

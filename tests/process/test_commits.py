@@ -332,15 +332,15 @@ def test_readers_of_whole_commits_see_no_half_of_one(
     assert payloads(client, topic) == [b"before", b"one", b"behind"]
     state = client.state(topic)
     assert (state.head_seq, state.settled_seq, state.open_commits) == (3, 1, 1)
-    page = client.read(topic, committed=True)
+    page = client.fetch(topic, committed=True)
     assert (page.payloads(), page.caught_up) == ([b"before"], True)
     assert [batch.payloads() for batch in client.history(topic, committed=True)] == [[b"before"]]
-    assert client.read(other, committed=True).payloads() == [] and len(payloads(client, other)) >= 10_000
+    assert client.fetch(other, committed=True).payloads() == [] and len(payloads(client, other)) >= 10_000
     with client.watch(topic, start="earliest", committed=True) as events:
         assert next(events).data == b"before"
         assert query.finish() == [0]
         assert [next(events).data, next(events).data] == [b"one", b"behind"]
-    assert client.read(topic, committed=True).payloads() == [b"before", b"one", b"behind"]
+    assert client.fetch(topic, committed=True).payloads() == [b"before", b"one", b"behind"]
 
 
 def test_a_reader_that_waits_for_whole_commits_is_woken_when_one_is_closed(
@@ -353,7 +353,7 @@ def test_a_reader_that_waits_for_whole_commits_is_woken_when_one_is_closed(
 
     def wait() -> None:
         with module_daemon.client() as own:
-            found.append(len(own.read(topic, committed=True, wait=20.0, limit=5)))
+            found.append(len(own.fetch(topic, committed=True, wait=20.0, limit=5)))
 
     waiting = Thread(target=wait)
     waiting.start()
@@ -370,7 +370,7 @@ def test_an_open_commit_outlives_the_daemon(private_daemon: Daemon, monkeypatch:
         stop()
         private_daemon.start().wait_ready()
         with private_daemon.client() as client:
-            assert client.read("orders", committed=True).payloads() == [b"before"]
+            assert client.fetch("orders", committed=True).payloads() == [b"before"]
             assert client.state("orders").head_seq > 10_000
     with private_daemon.client() as client:
         assert client.stages("orders").finish() == [0]

@@ -28,12 +28,12 @@ def test_one_read_gives_what_lies_before_the_damage_and_the_next_one_names_it(
         content[len(content) // 2] ^= 0xFF
         data.write_bytes(content)
         daemon.start().wait_ready()
-        before = [record.seq for record in client.read("orders", limit=1000, match=match)]
+        before = [record.seq for record in client.fetch("orders", limit=1000, match=match)]
         assert before == list(range(1, len(before) + 1)) and 100 < len(before) < 500
         with pytest.raises(StorageCorrupt) as caught:
-            client.read("orders", len(before), limit=1000, match=match)
+            client.fetch("orders", len(before), limit=1000, match=match)
         assert caught.value.detail["first_seq"] == len(before) + 1
-        behind = client.read("orders", caught.value.detail["last_seq"], limit=1000, match=match)
+        behind = client.fetch("orders", caught.value.detail["last_seq"], limit=1000, match=match)
         assert behind.records[0].seq == caught.value.detail["last_seq"] + 1
 
 
@@ -51,7 +51,7 @@ def test_an_index_that_points_to_other_records_misleads_nobody(tmp_path: Path) -
         daemon.start().wait_ready()
         for seq in (1, 200, 499, 500):
             for limit in (1, 3):
-                found = [(record.seq, record.data) for record in client.read("orders", seq - 1, limit=limit)]
+                found = [(record.seq, record.data) for record in client.fetch("orders", seq - 1, limit=limit)]
                 assert found == [(n, b"record %04d" % n) for n in range(seq, seq + limit)]
 
 
@@ -71,7 +71,7 @@ def test_damage_that_readers_meet_is_logged_once_counted_and_shown(tmp_path: Pat
             at = 0
             while at < 1200:
                 try:
-                    at = client.read("orders", at, limit=1000).next_from_seq
+                    at = client.fetch("orders", at, limit=1000).next_from_seq
                 except StorageCorrupt as error:
                     places.add(int(error.detail["first_seq"]))
                     at = int(error.detail["last_seq"])

@@ -52,7 +52,7 @@ def pages(client: Client, topic: str, **chosen: Any) -> list[Record]:
     found: list[Record] = []
     at, limit = 0, chosen.pop("limit", 4)
     while True:
-        answer = client.read(topic, at, limit=limit, **chosen)
+        answer = client.fetch(topic, at, limit=limit, **chosen)
         found += answer.records
         assert answer.caught_up or answer.next_from_seq > at
         at = answer.next_from_seq
@@ -67,10 +67,10 @@ FILTERS: list[tuple[dict[str, Any], Any]] = [
     ({"match": "a:*"}, lambda row: (row["tag"] or "").startswith("a:")),
     ({"match": ["tag", "Eq", "b"]}, lambda row: row["tag"] == "b"),
     ({"match": "nothing"}, lambda row: False),
-    ({"nodes": "n1"}, lambda row: row["node"] != "n1"),
-    ({"nodes": ["n1", "n2"]}, lambda row: row["node"] is None),
-    ({"nodes": ["nobody"]}, lambda row: True),
-    ({"match": "a*", "nodes": ["n2"]}, lambda row: (row["tag"] or "").startswith("a") and row["node"] != "n2"),
+    ({"exclude_nodes": "n1"}, lambda row: row["node"] != "n1"),
+    ({"exclude_nodes": ["n1", "n2"]}, lambda row: row["node"] is None),
+    ({"exclude_nodes": ["nobody"]}, lambda row: True),
+    ({"match": "a*", "exclude_nodes": ["n2"]}, lambda row: (row["tag"] or "").startswith("a") and row["node"] != "n2"),
 ]
 
 
@@ -95,15 +95,15 @@ def test_reads_and_watches_choose_alike(
 
 def test_own_records_are_passed_over_and_the_reader_is_caught_up(client: Client, topic: str) -> None:
     client.publish_many(topic, [b"x"] * 50, node="me")
-    answer = client.read(topic, nodes="me")
+    answer = client.fetch(topic, exclude_nodes="me")
     assert (len(answer), answer.caught_up, answer.next_from_seq, answer.lag) == (0, True, 50, 0)
     client.configure(topic, dedupe_node=False)
-    assert len(client.read(topic, nodes="me")) == 50
+    assert len(client.fetch(topic, exclude_nodes="me")) == 50
 
 
 def test_metadata_comes_without_data_and_meta(client: Client, topic: str, warp: Warp) -> None:
     rows = fill(client, topic, warp)
-    found = client.read(topic, limit=1000, metadata_only=True).records
+    found = client.fetch(topic, limit=1000, metadata_only=True).records
     assert [(r.seq, r.tag, r.node) for r in found] == [(row["seq"], row["tag"], row["node"]) for row in rows]
     assert {(r.data, bool(r.meta)) for r in found} == {(b"", False)}
 
@@ -121,11 +121,11 @@ def test_reading_from_a_time_begins_with_its_first_record(client: Client, topic:
     for number, at in enumerate(times):
         for moment, first in ((at, 5 * number + 1), (at + 1, 5 * number + 6)):
             when = datetime.fromtimestamp(moment / 1000, UTC)
-            assert [r.seq for r in client.read(topic, from_time=when).records] == list(range(first, 26))
+            assert [r.seq for r in client.fetch(topic, from_time=when).records] == list(range(first, 26))
     client.delete(topic, before_seq=9)
     warp.settle()
     begin = datetime.fromtimestamp(0, UTC)
-    answer = client.read(topic, from_time=begin)
+    answer = client.fetch(topic, from_time=begin)
     assert (answer.records[0].seq, answer.tombstone) == (9, None)
     with client.watch(topic, datetime.fromtimestamp(times[3] / 1000, UTC)) as events:
         assert next(events).seq == 16  # type: ignore[union-attr]
@@ -187,7 +187,7 @@ def test_a_watched_topic_that_is_deleted_is_an_error_for_its_watcher(client: Cli
 def test_a_long_poll_with_a_filter_ends_with_the_first_record_that_passes(client: Client, topic: str) -> None:
     client.publish(topic, b"x")
     answers: list[Any] = []
-    waiter = threading.Thread(target=lambda: answers.append(client.read(topic, 1, wait=60.0, match="yes")))
+    waiter = threading.Thread(target=lambda: answers.append(client.fetch(topic, 1, wait=60.0, match="yes")))
     waiter.start()
     for number in range(30):
         client.publish(topic, b"%d" % number, tag="no")
@@ -201,7 +201,7 @@ def test_a_filter_that_takes_nothing_gets_through_much(client: Client, topic: st
     client.publish_many(topic, [b"x" * 1000] * 20_000, tag="common")
     at, answers = 0, 0
     while True:
-        answer = client.read(topic, at, match="rare", performance=True)
+        answer = client.fetch(topic, at, match="rare", performance=True)
         answers += 1
         assert len(answer) == 0 and answer.next_from_seq > at
         at = answer.next_from_seq

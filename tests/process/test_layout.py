@@ -29,7 +29,7 @@ DATA = [
     r"topics/[0-9a-f]{16}/topic\.bin",
     r"topics/[0-9a-f]{16}/seg-\d{20}\.(data|idx|tags|del)",
 ]
-SHM = [r"ring\.\d\d\.\d\d", r"walstate\.\d\d", r"stats\.(wal|dlv)-\d\d", r"bells"]
+SHM = [r"ring\.\d\d\.\d\d", r"walstate\.\d\d", r"stats\.(wal|dlv)-\d\d", r"bells", r"pressure", r"tally"]
 
 
 def strangers(root: Path, known: list[str]) -> list[str]:

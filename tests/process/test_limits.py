@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.process.conftest import SETTINGS as SHARED
-from tests.process.conftest import Served
+from tests.process.conftest import SHARDS, Served
 from tests.process.wire import Wire, batch
 from tests.support.daemon import Daemon, wait_until
 from tests.support.topicmodel import DEFAULTS
@@ -21,7 +21,9 @@ from topicd.client.blocking.client import Client
 from topicd.errors import Conflict, InvalidRequest, Throttled, TopicdError, TopicNotFound
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import MessageFlag
+from topicd.placement import delivery_shard
 from topicd.shards.delivery.writing.outlet import ENTRIES_MAX
+from topicd.topic_fields import unit_of
 
 MAX_SEQ = 2**63 - 1
 
@@ -65,7 +67,9 @@ def test_numbers_are_taken_at_their_limits_and_refused_beyond(
     for value in (low, high):
         assert configure(wire, topic, **{field: value})["config"][field] == value
     before = wire.state(topic)["config"]
-    wrong: list[Any] = [low - 1, high + 1, str(low), float(low), True, []]
+    # Times and sizes may be texts with a unit, but within the same limits.
+    texts = [str(low - 1), str(high + 1), "soon", ""] if unit_of(field) else [str(low)]
+    wrong: list[Any] = [low - 1, high + 1, *texts, float(low), True, []]
     for value in [*wrong, *([] if field == "priority" else [None])]:
         with pytest.raises(InvalidRequest) as refused:
             configure(wire, topic, **{field: value})
@@ -80,6 +84,7 @@ def test_numbers_are_taken_at_their_limits_and_refused_beyond(
         ("durability", ["ephemeral", "memory", "disk", "fsync"]),
         ("retain", ["all", "acked"]),
         ("auto_priority", [True, False]),
+        ("auto_create", [True, False]),
         ("dedupe_node", [True, False]),
         ("priority", [None, 0]),
     ],
@@ -95,19 +100,18 @@ def test_choices_are_taken_and_anything_else_is_refused(wire: Wire, topic: str, 
 @pytest.mark.parametrize(
     ("field", "default", "value"),
     [
-        ("type", "log", "queue"),
-        ("auto_create", True, False),
-        ("lease_ms", 30_000, 1_000),
-        ("claim_jitter_ms", 0, 10),
-        ("max_deliveries", 0, 5),
-        ("dead_letter", None, "orders.dead"),
-        ("leases_durable", False, True),
+        ("backoff_ms", 1_000, 500),
+        ("backoff_factor", 2.0, 3.0),
+        ("keep_done_ms", 0, 10),
+        ("max_in_flight", 0, 5),
+        ("group_rate_per_s", 0, 5),
+        ("breaker_failures", 0, 5),
     ],
 )
-def test_a_field_without_effect_is_refused_not_ignored(
+def test_what_only_queues_have_is_refused_by_a_log(
     wire: Wire, topic: str, field: str, default: Any, value: Any
 ) -> None:
-    with pytest.raises(InvalidRequest, match=f"{field} has no effect"):
+    with pytest.raises(InvalidRequest, match=f"{field} is for queues"):
         configure(wire, topic, **{field: value})
     assert configure(wire, topic, **{field: default})["created"]
 
@@ -152,7 +156,14 @@ def test_records_do_not_become_ephemeral_nor_the_other_way_round(wire: Wire, top
 
 
 def test_a_topic_comes_with_its_first_write_and_not_with_a_read(client: Client, topic: str) -> None:
-    for look in (client.read, client.state, client.consumers, lambda name: client.delete(name, 1), client.delete_topic):
+    for look in (
+        client.fetch,
+        lambda name: list(client.read(name)),
+        client.state,
+        client.consumers,
+        lambda name: client.delete(name, 1),
+        client.delete_topic,
+    ):
         with pytest.raises(TopicNotFound):
             look(topic)
     assert client.publish(topic, b"x") == 1
@@ -261,7 +272,8 @@ def test_never_more_topics_than_allowed_however_many_try(tmp_path: Path) -> None
         for worker in workers:
             worker.join(60.0)
         client = daemon.client(timeout=0.5)
-        assert 0 < len(made) <= 6 and set(limits) == {"max_topics"}
+        # Exactly so many, wherever their names belong.
+        assert len(made) == 6 and set(limits) == {"max_topics"}
         assert {row.topic for row in client.topics()} == set(made)
         # What exists goes on, and a place that is free again is used.
         for name in made:
@@ -269,6 +281,26 @@ def test_never_more_topics_than_allowed_however_many_try(tmp_path: Path) -> None
             client.publish(name, b"y")
         client.delete_topic(made[0])
         assert client.publish(made[0], b"new") == 1
+
+
+def test_one_shard_may_hold_all_that_is_allowed(tmp_path: Path) -> None:
+    with Daemon(tmp_path, **{**SHARED, "max_topics": 6, "max_total_bytes": "2MiB"}) as daemon:
+        client = daemon.client(timeout=0.5)
+        names = [name for n in range(100) if delivery_shard(name := f"t{n}", SHARDS) == 0]
+        for name in names[:6]:
+            client.publish(name, b"x")
+        with pytest.raises(Throttled) as refused:
+            client.publish(names[6], b"x")
+        assert (refused.value.detail["limit"], refused.value.detail["max"]) == ("max_topics", 6)
+        client.publish_many(names[0], [b"x" * 1000] * 1_500)
+        with pytest.raises(Throttled) as refused:
+            client.publish_many(names[0], [b"x" * 1000] * 1_500)
+        assert (refused.value.detail["limit"], refused.value.detail["max"]) == ("max_total_bytes", 2 << 20)
+        # A shard that was killed is counted as before, also while it is away.
+        daemon.wait_replaced("dlv-00", daemon.kill("dlv-00"))
+        other = next(name for n in range(100) if delivery_shard(name := f"t{n}", SHARDS) == 1)
+        with pytest.raises(Throttled):
+            client.publish(other, b"x")
 
 
 def test_all_stored_bytes_together_are_bounded(tmp_path: Path) -> None:

@@ -400,6 +400,6 @@ def test_a_full_topic_that_rejects_says_so_and_stores_nothing(wire: Wire, topic:
 
 
 def test_a_write_larger_than_the_whole_cap_is_refused(wire: Wire, topic: str) -> None:
-    topic_id = wire.open(topic, cap_bytes=100)
-    refused(wire, topic, append_body(topic_id, batch([bytes(101)]), 1), InvalidRequest)
+    topic_id = wire.open(topic, cap_bytes=100, discard="reject")
+    refused(wire, topic, append_body(topic_id, batch([bytes(101)]), 1), RecordTooLarge)
     assert wire.append(topic_id, [bytes(100)]).first_seq == 1

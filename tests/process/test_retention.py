@@ -13,7 +13,7 @@ from tests.process.wire import Fetched, Wire
 from tests.support.daemon import Daemon, drain_topic, wait_until
 from tests.support.timewarp import ENVIRON, Warp, segment_files
 from topicd.client.core.records import Gap, Record, RecordsMissed
-from topicd.errors import InvalidRequest, TopicFull
+from topicd.errors import RecordTooLarge, TopicFull
 from topicd.ipc.protocol.messages import Op
 
 SETTINGS = {"segment_max_records": 7, "snapshot_ms": 100}
@@ -128,15 +128,20 @@ def test_a_reject_cap_below_what_is_there_removes_nothing(wire: Wire, topic: str
         wire.append(topic_id, [b"y"])
 
 
-@pytest.mark.parametrize("discard", ["old", "reject"])
 @pytest.mark.parametrize("cap", [{"cap_records": 2}, {"cap_bytes": 2}])
-def test_a_write_that_never_fits_is_the_senders_error(
-    wire: Wire, topic: str, discard: str, cap: dict[str, Any]
-) -> None:
-    topic_id = wire.open(topic, discard=discard, **cap)
-    with pytest.raises(InvalidRequest):
+def test_a_write_that_never_fits_is_the_senders_error(wire: Wire, topic: str, cap: dict[str, Any]) -> None:
+    topic_id = wire.open(topic, discard="reject", **cap)
+    with pytest.raises(RecordTooLarge):
         wire.append(topic_id, [b"x"] * 3)
     assert wire.state(topic)["head_seq"] == 0
+
+
+@pytest.mark.parametrize("cap", [{"cap_records": 2}, {"cap_bytes": 2}])
+def test_of_a_write_larger_than_the_whole_cap_the_newest_stays(wire: Wire, topic: str, cap: dict[str, Any]) -> None:
+    topic_id = wire.open(topic, **cap)
+    assert wire.append(topic_id, [b"x", b"y", b"z"]).first_seq == 1
+    answer = wire.fetch(topic_id)
+    assert (answer.seqs, gap_of(answer)) == ([2, 3], (1, 1, "cap"))
 
 
 # ---- TTL ----
@@ -267,8 +272,8 @@ def frames(data: bytes) -> bytearray:
 def test_the_client_yields_a_gap_where_records_are_missing(wire: Wire, topic: str, warp: Warp) -> None:
     lose_some(wire, topic, warp)
     client = warp.daemon.client()
-    assert client.read(topic).gap == Gap(topic, client.read(topic).tombstone)  # type: ignore[arg-type]
-    with client.watch(topic, start=5) as events:
+    assert client.fetch(topic).gap == Gap(topic, client.fetch(topic).tombstone)  # type: ignore[arg-type]
+    with client.watch(topic, start=5, gaps=True) as events:
         first = next(events)
         assert isinstance(first, Gap) and (first.first_seq, first.last_seq, first.reason) == (6, 17, "mixed")
         assert [event.seq for event in (next(events), next(events)) if isinstance(event, Record)] == [18, 19]

@@ -12,7 +12,7 @@ def test_records_are_there_again_after_a_clean_restart(tmp_path: Path) -> None:
         client = daemon.client()
         assert client.publish("orders", b"hello") == 1
         client.publish_many("orders", [b"one", b"two"])
-        assert client.read("orders").payloads() == [b"hello", b"one", b"two"]
+        assert client.fetch("orders").payloads() == [b"hello", b"one", b"two"]
         assert daemon.stop().code == 0
         daemon.start()
         with daemon.client().watch("orders", start="earliest") as watch:

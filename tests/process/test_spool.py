@@ -40,7 +40,7 @@ def test_publishing_goes_on_while_the_daemon_is_away(tmp_path: Path) -> None:
         assert client.spool.pending == 4
         assert not client.spool.wait(0.05)
         with pytest.raises(ConnectionLost):
-            client.read("orders")
+            client.fetch("orders")
         with daemon:
             assert client.spool.wait(WAIT_S)
             assert (client.spool.pending, client.spool.error) == (0, None)

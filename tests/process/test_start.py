@@ -36,4 +36,4 @@ def test_who_connects_during_a_start_is_answered_once_all_is_recovered(daemon: D
     daemon.client().publish("orders", b"kept")
     daemon.kill_all()
     daemon.start()
-    assert daemon.client(wait=PATIENCE_S).read("orders", 0).payloads() == [b"kept"]
+    assert daemon.client(wait=PATIENCE_S).fetch("orders", 0).payloads() == [b"kept"]

@@ -29,9 +29,9 @@ def test_ready_daemon_says_where_it_listens_and_what_to_try(daemon: Start) -> No
     d = daemon().start().wait_ready()
     assert f"listens on {d.socket}" in d.out
     for command in (
-        "topicctl publish orders hello",
-        "topicctl read orders --from 0",
-        "topicctl watch orders",
+        "publish orders hello",
+        "read orders\n",
+        "watch orders",
     ):
         assert command in d.out
 

@@ -79,7 +79,7 @@ def scan(client: Client, wanted: str) -> int:
     """What one would have to do without tag tables."""
     found, at = 0, 0
     while True:
-        answer = client.read(TOPIC, at, limit=100_000, max_bytes=8 << 20)
+        answer = client.fetch(TOPIC, at, limit=100_000, max_bytes=8 << 20)
         found += sum(1 for record in answer.records if record.tag == wanted)
         at = answer.next_from_seq
         if answer.caught_up:
@@ -89,7 +89,7 @@ def scan(client: Client, wanted: str) -> int:
 def filtered(client: Client, wanted: str) -> int:
     found, at = 0, 0
     while True:
-        answer = client.read(TOPIC, at, limit=100_000, max_bytes=8 << 20, match=wanted)
+        answer = client.fetch(TOPIC, at, limit=100_000, max_bytes=8 << 20, match=wanted)
         found += len(answer)
         at = answer.next_from_seq
         if answer.caught_up:

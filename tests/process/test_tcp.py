@@ -193,7 +193,7 @@ def test_what_the_scopes_do_not_hold_is_refused_logged_and_not_stored(site: Site
         seq = client.publish("orders.scopes", b"x")
     stored = site.stored()
     with site.client("reader") as client:
-        assert client.read("orders.scopes").records
+        assert client.fetch("orders.scopes").records
         for refused in (
             lambda: client.publish("orders.scopes", b"x"),
             lambda: client.publish("orders.never", b"x"),
@@ -232,7 +232,7 @@ def test_who_may_only_write_cannot_read_by_any_way(site: Site, topics: str) -> N
     with site.client("writer") as client:
         client.publish("orders.scopes", b"x")
         with pytest.raises(Forbidden, match="token 'writer' has no read right"):
-            client.read("orders.scopes")
+            client.fetch("orders.scopes")
         with pytest.raises(Forbidden, match="token 'writer' has no read right"):
             with client.watch(topics, start="earliest") as events:
                 next(events)
@@ -268,7 +268,7 @@ def test_a_job_reaches_its_own_stages_and_is_not_shown_those_of_others(site: Sit
                 mine.commit(0, [part, mine.write_records(0, 1, "stock", [b"x"])])
             mine.commit(0, [part])
         with site.client("reader") as reader, pytest.raises(Forbidden, match="no stage right"):
-            reader.read(theirs.topic)
+            reader.fetch(theirs.topic)
         assert b"mine" in [record.data for record in drain_topic(boss, "orders.staged")]
         assert theirs.topic in [one.topic for one in boss.topics(internal=True)]
         boss.stages(f"somebody else's {site.scheme}").drop(0)
@@ -282,7 +282,7 @@ def test_a_name_outside_the_prefix_is_refused_logged_and_not_shown(site: Site) -
         for refused in (
             lambda: client.publish("secrets.a", b"x"),
             lambda: client.publish("secrets.new", b"x"),
-            lambda: client.read("secrets.a"),
+            lambda: client.fetch("secrets.a"),
             lambda: client.consumer("secrets.a", "c"),
         ):
             with pytest.raises(Forbidden, match=r"token 'shop' may not touch topic 'secrets\."):
@@ -312,8 +312,13 @@ def test_a_revoked_token_is_refused_after_a_reload(tls: Site) -> None:
         return True
 
     wait_until(known, "the new token")
-    token_file.revoke(tls.tokens, "passing")
-    tls.daemon.kill("supervisor", 1)
+    with topicd.connect(tls.url, token=secret, ca_file=tls.authority.own.cert) as client, client.watch("soon") as watch:
+        assert watch.poll(0.1) is None
+        token_file.revoke(tls.tokens, "passing")
+        tls.daemon.kill("supervisor", 1)
+        with pytest.raises(Unauthorized):  # a connection that is open ends as well
+            while True:
+                watch.poll(1)
     wait_until(lambda: not known(), "its end")
 
 

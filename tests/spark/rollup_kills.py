@@ -117,7 +117,7 @@ def pass_window(client: Client, topic: str) -> None:
     """Until a record is stored in a later window than the newest is in now."""
 
     def window() -> int:
-        return client.read(topic, client.state(topic).head_seq - 1).records[-1].ts // WINDOW_MS
+        return client.fetch(topic, client.state(topic).head_seq - 1).records[-1].ts // WINDOW_MS
 
     now = window()
     wait_until(lambda: client.publish(topic, b"tick") and window() > now, "the next window")

@@ -50,7 +50,7 @@ def test_a_step_ends_before_the_window_that_is_still_open(client: Client, topic:
 
 def test_records_that_were_deleted_end_no_window(client: Client, topic: str, asked: rollup.Options) -> None:
     client.publish_many(topic, [b"x"] * 10)
-    last = client.read(topic, 9).records[-1].ts // WINDOW_MS
+    last = client.fetch(topic, 9).records[-1].ts // WINDOW_MS
     pass_window(client, topic)
     state = client.state(topic)
     client.publish_many(topic, [b"gone"] * 300, tag="gone")
@@ -61,7 +61,7 @@ def test_records_that_were_deleted_end_no_window(client: Client, topic: str, ask
     assert due.up_to >= 10
     newest = windows(client, topic)[-1]
     assert newest > last
-    for record in client.read(topic, due.up_to):
+    for record in client.fetch(topic, due.up_to):
         assert record.ts // WINDOW_MS >= newest
     client.delete(topic, before_seq=client.state(topic).head_seq + 1)
     assert plan(client, [topic], book(asked, **{topic: Place(state.topic_id, 5)}), STRICT) == []

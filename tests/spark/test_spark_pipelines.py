@@ -106,7 +106,7 @@ def test_an_archive_is_a_parquet_dataset_by_topic_and_day(
     archive.run(lazy, archive.Options(where, (topic,), tmp_path / "a"))
     found = spark.read.parquet(str(tmp_path / "a")).orderBy("seq").collect()
     assert [bytes(row["data"]) for row in found] == [data for data, *_ in raws(client, topic)]
-    first = client.read(topic, limit=1).records[0]
+    first = client.fetch(topic, limit=1).records[0]
     assert (found[0]["topic"], str(found[0]["day"])) == (topic, f"{first.time:%Y-%m-%d}")
 
 
@@ -286,7 +286,7 @@ def pass_window(client: Client, topic: str, window_ms: int) -> None:
     """Until a record is stored in a later window than the newest is in now."""
 
     def window() -> int:
-        return client.read(topic, head(client, topic) - 1).records[-1].ts // window_ms
+        return client.fetch(topic, head(client, topic) - 1).records[-1].ts // window_ms
 
     now = window()
     wait_until(lambda: client.publish(topic, b"tick") and window() > now, "the next window")

@@ -294,7 +294,7 @@ def drain_topic(client: Client, topic: str, from_seq: int = 0) -> list[Any]:
     """Every record there is, in order."""
     found: list[Any] = []
     while True:
-        answer = client.read(topic, from_seq, limit=10_000, max_bytes=8 << 20)
+        answer = client.fetch(topic, from_seq, limit=10_000, max_bytes=8 << 20)
         found += answer.records
         if answer.caught_up:
             return found

@@ -27,6 +27,7 @@ from typing import TypeVar
 
 from tests.support.powerloss import SECTOR, STYLES, Dir, Inode, PowerLoss, Rename, Truncate, Write, apply, link
 from topicd._native.interface import Buffer
+from topicd.disk.look import Listing, look_by_calls
 from topicd.disk.steps import Chain, Failure, run_steps
 
 T = TypeVar("T")
@@ -165,6 +166,9 @@ class FakeDisk:
 
     def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
         return run_steps(self, chains)
+
+    def look_into(self, directories: Sequence[str]) -> list[Listing | None]:
+        return look_by_calls(self, directories)
 
     # ---- what a disk does and an operator may look at ----
 

@@ -9,6 +9,7 @@ import msgpack
 
 from topicd._native import core
 from topicd.errors import OutOfOrder, TopicFull
+from topicd.limits import LASTING, SCATTERED
 from topicd.model import TagMatch, Tombstone, TopicConfig
 
 
@@ -25,7 +26,8 @@ class FakeTopic:
     def __init__(self, name: str, topic_id: int, config: dict[str, Any]) -> None:
         self.name = name
         self.id = topic_id
-        self.config = TopicConfig.from_fields(config)
+        self.config = TopicConfig.from_stored(config)
+        self.queue: Any = None  # its FakeQueue, if it is one
         self.records: list[Stored] = []
         self.head = 0
         self.evict_floor = 1
@@ -51,7 +53,7 @@ class FakeTopic:
         last, answers = self.producers.get(producer, (0, {}))
         if producer and number in answers:
             return (*answers[number], True)
-        if producer and number != last + 1:
+        if producer and number != last + 1 and not SCATTERED <= producer < LASTING:
             raise OutOfOrder(f"batch {number} came before batch {last + 1}", expected=last + 1)
         if key and key in self.keys:
             return (*self.keys[key], True)
@@ -152,6 +154,8 @@ class FakeTopic:
             "count": len(self.records),
             "bytes": sum(len(r.data) for r in self.records),
             "durability": self.config.durability,
+            "settled_seq": self.head,
+            "type": self.config.type,
         }
 
     def state(self) -> dict[str, Any]:
@@ -162,7 +166,6 @@ class FakeTopic:
             "last_write_ts": self.records[-1].ts if self.records else None,
             "last_read_ts": None,
             "effective_priority": 0,
-            "settled_seq": self.head,
             "open_commits": 0,
             "lost": [],
             "config": self.config.to_fields(),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
+from tests.support import fakequeue
 from tests.support.fakelog import FakeTopic
 from topicd.errors import Conflict, ConsumerNotFound, TopicdError, WrongShard
 from topicd.ipc.protocol.messages import REQUESTS, Op
@@ -64,6 +65,7 @@ class Session(asyncio.Protocol):
         self.received = bytearray()
         self.transport: Any = None
         self.subscriptions: dict[int, Subscription] = {}
+        self.works: dict[int, fakequeue.FakeWork] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -73,6 +75,9 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server.connections.discard(self)
+        for work in self.works.values():
+            work.queue.release(work)
+            self.server.moved(work.queue.topic)
 
     def cut(self) -> None:
         self.server.connections.discard(self)
@@ -158,11 +163,13 @@ class Session(asyncio.Protocol):
             "created": created,
             "head_seq": topic.head,
             "earliest_seq": topic.earliest,
+            "type": topic.config.type,
         }
 
     def configure(self, request: Request, flags: int) -> dict[str, Any]:
         body = fields_of(request)
-        topic = self._topic(body, create=body.get("create", True))
+        self._owned(body["topic"])
+        topic, _ = self.server.open(body["topic"], body.get("create", True), body["config"])
         topic.configure(body["config"])
         return {"topic_id": topic.id, "created": False, "config": topic.config.to_fields()}
 
@@ -180,6 +187,10 @@ class Session(asyncio.Protocol):
         page = rest[: min(body["limit"], 2)]
         following = page[-1] if len(page) < len(rest) else None
         return {"topics": [self.server.topics[name].line() for name in page], "next": following}
+
+    def totals(self, request: Request, flags: int) -> dict[str, Any]:
+        mine = [t for t in self.server.topics.values() if delivery_shard(t.name, self.server.shards) == self.shard]
+        return {"topics": len(mine), "queue_topics": sum(topic.config.type == "queue" for topic in mine)}
 
     def delete_topic(self, request: Request, flags: int) -> dict[str, Any]:
         body = fields_of(request)
@@ -214,11 +225,22 @@ class Session(asyncio.Protocol):
         if flags & MessageFlag.KEY:
             length = int.from_bytes(request.body[at : at + 2], "little")
             key, at = request.body[at + 2 : at + 2 + length], at + 2 + length
+        options: Any = []
+        if flags & MessageFlag.OPTIONS:
+            length = int.from_bytes(request.body[at : at + 4], "little")
+            options, at = msgpack.unpackb(request.body[at + 4 : at + 4 + length]), at + 4 + length
         topic = self.server.by_id(topic_id)
         self.server.now_ms += 1
+        if options and (key_held := options[0][2].get("unique")):
+            seq = fakequeue.queue_of(topic).holder_of_key(key_held)
+            if seq:
+                body = APPENDED.pack(seq, 1, topic.head)
+                return message(Op.APPEND | ANSWER, request.request_id, body, int(MessageFlag.CONFLICT))
         first, stored, deduped = topic.append(
             producer, number, key, bytearray(request.body[at:]), count, self.server.now_ms
         )
+        if options:
+            fakequeue.queue_of(topic).published(first, count, options, self.server.now_ms)
         self.server.moved(topic)
         answer_flags = int(MessageFlag.DEDUPED) if deduped else 0
         body = APPENDED.pack(first, stored, topic.head)
@@ -304,6 +326,8 @@ class Session(asyncio.Protocol):
     def pump(self) -> None:
         for subscription in self.subscriptions.values():
             subscription.pump()
+        for work in self.works.values():
+            work.pump()
 
     def born(self, topic: FakeTopic) -> None:
         for subscription in self.subscriptions.values():
@@ -314,6 +338,10 @@ class Session(asyncio.Protocol):
             if subscription.cursors.pop(topic.name, None) is not None:
                 notice = {"event": "topic_deleted", "topic": topic.name, "topic_id": topic.id}
                 self.transport.write(map_message(Op.NOTICE, subscription.id, notice))
+        for work in self.works.values():
+            if work.queue.topic is topic:
+                notice = {"event": "topic_deleted", "topic": topic.name, "topic_id": topic.id}
+                self.transport.write(map_message(Op.NOTICE, work.id, notice))
 
 
 class Subscription:
@@ -324,10 +352,16 @@ class Subscription:
         self.credit = body["credit"]
         self.cursors: dict[str, int] = {}
         self.epochs: dict[str, int] = {}
+        self.awaited: set[str] = set()
 
     def begin(self) -> dict[str, Any]:
         answer = []
         for entry in self.body["topics"]:
+            known = entry["topic"] in self.session.server.topics
+            if not known and self.body["wait"] and entry.get("epoch") is None:
+                self.session._owned(entry["topic"])
+                self.awaited.add(entry["topic"])
+                continue
             topic = self.session._topic(entry)
             position = topic.start_of(entry)
             self.cursors[topic.name] = position
@@ -347,7 +381,8 @@ class Subscription:
         return bool(pattern) and mine and topic.name.startswith(pattern[:-1])
 
     def born(self, topic: FakeTopic) -> None:
-        if self._matches(topic):
+        if self._matches(topic) or topic.name in self.awaited:
+            self.awaited.discard(topic.name)
             self.cursors[topic.name] = 0
             notice = {"event": "topic", "topic": topic.name, "topic_id": topic.id}
             self.session.transport.write(map_message(Op.NOTICE, self.id, notice))
@@ -372,8 +407,10 @@ HANDLERS: dict[Op, Callable[[Session, Request, int], Any]] = {
     Op.CONFIGURE: Session.configure,
     Op.STATE: Session.state,
     Op.LIST: Session.list,
+    Op.TOTALS: Session.totals,
     Op.DELETE_TOPIC: Session.delete_topic,
     Op.DELETE_RECORDS: Session.delete_records,
+    Op.ROUTERS_OF: Session.nothing,
     Op.PRODUCER: Session.producer,
     Op.RELEASE_PRODUCER: Session.producer,
     Op.OPEN_COMMIT: Session.open_commit,
@@ -389,4 +426,5 @@ HANDLERS: dict[Op, Callable[[Session, Request, int], Any]] = {
     Op.CONSUMER_RESET: Session.consumer,
     Op.CONSUMER_REMOVE: Session.consumer,
     Op.CONSUMER_STATE: Session.consumer,
+    **fakequeue.HANDLERS,
 }

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from topicd._native.interface import Buffer
 from topicd.disk.fs import File, Fs
+from topicd.disk.look import Listing, look_by_calls
 from topicd.disk.steps import Chain, Failure, run_steps
 
 T = TypeVar("T")
@@ -102,6 +103,9 @@ class FaultFs:
 
     def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
         return run_steps(self, chains)
+
+    def look_into(self, directories: Sequence[str]) -> list[Listing | None]:
+        return look_by_calls(self, directories)
 
     def mutate(self, name: str, path: Path, step: Callable[[], T], failing: Callable[[], None] | None = None) -> T:
         """Count, then fail or do the step, then perhaps die. failing: what the failure leaves behind."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from topicd import paths
 from topicd._native.interface import Buffer
 from topicd.disk.fs import TMP_SUFFIX, File, Fs
+from topicd.disk.look import Listing, look_by_calls
 from topicd.disk.steps import Chain, Failure, run_steps
 from topicd.shards.storage.segment.index import ENTRY_BYTES, entry_at, entry_count
 
@@ -126,6 +127,9 @@ class MonitorFs:
 
     def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
         return run_steps(self, chains)
+
+    def look_into(self, directories: Sequence[str]) -> list[Listing | None]:
+        return look_by_calls(self, directories)
 
     # ---- rules ----
 

@@ -38,6 +38,16 @@ DEFAULTS: dict[str, Any] = {
     "max_deliveries": 0,
     "dead_letter": None,
     "leases_durable": False,
+    "backoff_ms": 1_000,
+    "backoff_factor": 2.0,
+    "backoff_max_ms": 3_600_000,
+    "keep_done_ms": 0,
+    "max_in_flight": 0,
+    "rate_per_s": 0,
+    "group_max_in_flight": 0,
+    "group_rate_per_s": 0,
+    "breaker_failures": 0,
+    "breaker_jobs": 100,
 }
 CHOICES = {
     "type": ("log", "queue"),
@@ -54,7 +64,17 @@ RANGES = {
     "lease_ms": (100, 86_400_000),
     "claim_jitter_ms": (0, 5_000),
     "max_deliveries": (0, 1_000_000),
+    "backoff_ms": (0, 86_400_000),
+    "backoff_max_ms": (0, 86_400_000),
+    "keep_done_ms": (0, 366 * 86_400_000),
+    "max_in_flight": (0, 1_000_000),
+    "rate_per_s": (0, 1_000_000),
+    "group_max_in_flight": (0, 1_000_000),
+    "group_rate_per_s": (0, 1_000_000),
+    "breaker_failures": (0, 10_000),
+    "breaker_jobs": (1, 10_000),
 }
+REALS = {"backoff_factor": (1.0, 100.0)}
 
 
 class Refused(Exception):
@@ -158,30 +178,37 @@ def _allowed(name: str, value: Any) -> bool:
             return True
         low, high = RANGES[name]
         return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    if name in REALS:
+        low, high = REALS[name]
+        return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
     return isinstance(value, bool)
 
 
-WITHOUT_EFFECT = [
-    "type",
-    "auto_create",
-    "lease_ms",
-    "claim_jitter_ms",
-    "max_deliveries",
-    "dead_letter",
-    "leases_durable",
+QUEUES_ONLY = [
+    "backoff_ms",
+    "backoff_factor",
+    "backoff_max_ms",
+    "keep_done_ms",
+    "max_in_flight",
+    "rate_per_s",
+    "group_max_in_flight",
+    "group_rate_per_s",
+    "breaker_failures",
+    "breaker_jobs",
 ]
 
 
-def effective(changes: dict[str, Any]) -> dict[str, Any]:
-    if any(changes.get(name, DEFAULTS[name]) != DEFAULTS[name] for name in WITHOUT_EFFECT):
+def fitting(config: dict[str, Any]) -> dict[str, Any]:
+    """A log does not take what only queues have."""
+    if config["type"] == "log" and any(config[name] != DEFAULTS[name] for name in QUEUES_ONLY):
         raise Refused("invalid_request")
-    return changes
+    return config
 
 
 class TopicModel:
     def __init__(self, clock: Clock, **config: Any) -> None:
         self.clock = clock
-        self.config = {**DEFAULTS, **effective(checked_config(config))}
+        self.config = fitting({**DEFAULTS, **checked_config(config)})
         self.head = 0
         self.last_ts = 0
         self.last_read = 0
@@ -225,11 +252,12 @@ class TopicModel:
         }
 
     def _priority(self) -> int:
-        base = self.config["priority"] or 0
+        if self.config["priority"] is not None:
+            return int(self.config["priority"])
         idle = self.clock.now_ms - self.last_read
         if not self.config["auto_priority"] or not self.last_read or idle >= 300_000:
-            return base
-        return base + round(500 * 2 ** (-max(0, idle) / 30_000))
+            return 0
+        return round(500 * 2 ** (-max(0, idle) / 30_000))
 
     # ---- configuration ----
 
@@ -240,8 +268,9 @@ class TopicModel:
         wanted = changes.get("durability", self.config["durability"]) == "ephemeral"
         if self.head and wanted != self.ephemeral:
             raise Refused("conflict")
+        config = fitting({**self.config, **changes})
         self.expire()
-        self.config = {**self.config, **changes}
+        self.config = config
         # What every consumer has acknowledged is nobody's loss.
         self._free_acked()
         self.expire()
@@ -294,14 +323,16 @@ class TopicModel:
         return None
 
     def _check_caps(self, batch: list[Rec]) -> None:
+        if self.config["discard"] != "reject":
+            return
         content = sum(rec.content for rec in batch)
         for cap, used, size in (
             (self.config["cap_records"], len(self.live), len(batch)),
             (self.config["cap_bytes"], self.bytes, content),
         ):
             if cap and size > cap:
-                raise Refused("invalid_request")
-            if cap and self.config["discard"] == "reject" and used + size > cap:
+                raise Refused("record_too_large")
+            if cap and used + size > cap:
                 raise Refused("topic_full")
 
     # ---- removal ----

@@ -17,18 +17,23 @@ LINKS = ("topicd/ipc/", "topicd/shards/", "topicd/cli/")
 
 VOCABULARY = (
     "topicd._native",
+    "topicd.channel",
     "topicd.clock",
     "topicd.compiled",
     "topicd.config",
     "topicd.errors",
     "topicd.frames",
+    "topicd.identity",
     "topicd.limits",
     "topicd.metrics",
     "topicd.model",
     "topicd.paths",
+    "topicd.patterns",
     "topicd.placement",
+    "topicd.rights",
     "topicd.telemetry",
     "topicd.tokens",
+    "topicd.topic_fields",
     "topicd.values",
 )
 DISK = ("topicd.disk",)
@@ -47,8 +52,19 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.shards.process": ("topicd.child", *IPC, *DISK, *VOCABULARY),
     "topicd.shards.wal": ("topicd.child", "topicd.shards.process", *STORAGE, *DISK, *IPC, *VOCABULARY),
     "topicd.shards.delivery": ("topicd.child", "topicd.shards.process", *STORAGE, *DISK, *IPC, *VOCABULARY),
+    # A view of a topic that it writes and reads as any asyncio client; it comes to other stores as one, too.
+    "topicd.shards.chat": (
+        "topicd.child",
+        "topicd.client.aio",
+        "topicd.client.core",
+        *DISK,
+        *IPC,
+        *VOCABULARY,
+    ),
     "topicd.filechannel": (*DISK, *VOCABULARY),
     "topicd.supervisor": (*IPC, *DISK, *VOCABULARY),
+    # A client of the shards, and a child of the supervisor.
+    "topicd.gateway": ("topicd.child", "topicd.client", *IPC, *VOCABULARY),
     "topicd.client": (*WIRE, *VOCABULARY),
     # Both faces stand on the core; the asyncio one lets threads do what blocks.
     "topicd.client.core": (*WIRE, *VOCABULARY),
@@ -63,7 +79,11 @@ RULES: dict[str, tuple[str, ...]] = {
     # A spool is a file channel.
     "topicd.client.spool": ("topicd.client.core", "topicd.client.blocking", "topicd.filechannel", *WIRE, *VOCABULARY),
     "topicd.client.aio": ("topicd.client", *WIRE, *VOCABULARY),
+    # Functions as jobs, on the blocking face.
+    "topicd.client.worker": ("topicd.client.core", "topicd.client.blocking", *VOCABULARY),
     "topicd.aio": ("topicd.client", *VOCABULARY),
+    # Other libraries' brokers and the like, each a client.
+    "topicd.integrations": ("topicd.aio", "topicd.client", *VOCABULARY),
     "topicd.bench": ("topicd.client", "topicd.aio", *VOCABULARY),
     "topicd.spark": ("topicd.client", *VOCABULARY),
     # Jobs over topics as a client; their archives are made durable by disk, fsck is the offline check on executors, and

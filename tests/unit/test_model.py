@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from topicd.errors import Conflict, InvalidRequest
 from topicd.limits import MAX_SEQ, MAX_TAG
-from topicd.model import WITHOUT_EFFECT, TagMatch, Tombstone, TopicConfig, check_topic_name
+from topicd.model import QUEUES_ONLY, TagMatch, Tombstone, TopicConfig, check_topic_name
 
 
 @pytest.mark.parametrize("name", ["a", "9", "A.b_c:d-e", "a" * 255])
@@ -68,19 +68,17 @@ def test_the_type_may_be_repeated_but_not_changed() -> None:
         config.updated({"type": "queue"})
 
 
-@pytest.mark.parametrize("name", sorted(WITHOUT_EFFECT))
-def test_a_field_without_effect_is_refused_by_name_and_only_its_default_is_taken(name: str) -> None:
-    default = getattr(TopicConfig(), name)
-    other = {"type": "queue", "dead_letter": "dead"}.get(name, not default if isinstance(default, bool) else 100)
-    with pytest.raises(InvalidRequest, match=f"{name} has no effect"):
-        TopicConfig.from_fields({name: other})
-    assert TopicConfig.from_fields({name: default}) == TopicConfig()
-    # What an earlier version took is still read.
-    assert getattr(TopicConfig.from_stored({name: other}), name) == other
+@pytest.mark.parametrize("name", QUEUES_ONLY)
+def test_what_only_queues_have_is_refused_by_a_log(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name} is for queues"):
+        TopicConfig.from_fields({name: 99})
+    with pytest.raises(InvalidRequest, match=f"{name} is for queues"):
+        TopicConfig().updated({name: 99})
+    assert getattr(TopicConfig.from_fields({"type": "queue", name: 99}), name) == 99
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(TopicConfig)])
-@pytest.mark.parametrize("value", [[], {}, "no such value", -(10**6), 2**70, 1.5, b"x"])
+@pytest.mark.parametrize("value", [[], {}, "no such value", -(10**6), 2**70, 0.5, b"x"])
 def test_every_violation_names_its_field_and_value(name: str, value: object) -> None:
     if name == "dead_letter" and value == "no such value":
         value = "no/such/topic"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from topicd._native.interface import Core, RunChains
+from topicd._native.interface import Core, Guard, Look, RunChains
 
 
 def _choose() -> tuple[Core, str]:
@@ -28,7 +28,10 @@ def _choose() -> tuple[Core, str]:
 
 core, why_pure = _choose()
 is_native: bool = not why_pure
-# Steps on files with the interpreter's lock given away for all of them: only C can do that.
+# Steps on files, and a look at many, with the interpreter's lock given away: only C can do that.
 run_chains: RunChains | None = getattr(core, "run_chains", None)
+look: Look | None = getattr(core, "look", None)
+# What takes a loop away: only C sees it.
+guard: Guard | None = getattr(core, "guard", None)
 
-__all__ = ["Core", "core", "is_native", "run_chains", "why_pure"]
+__all__ = ["Core", "core", "guard", "is_native", "look", "run_chains", "why_pure"]

@@ -34,7 +34,7 @@ PyObject *refuse_frame(const char *code, const char *subject, uint64_t n, const 
                       (ull)left);
     default:
         return refuse(code, "%s %llu: node %u, tag %u and data %u bytes do not make a frame of %llu", subject, (ull)n,
-                      (unsigned)get16(p + NODE_LEN_AT), (unsigned)get16(p + TAG_LEN_AT),
+                      (unsigned)p[NODE_LEN_AT], (unsigned)get16(p + TAG_LEN_AT),
                       (unsigned)get32(p + DATA_LEN_AT), (ull)size);
     }
 }
@@ -196,9 +196,9 @@ static CORE_FUNCTION(core_ring_write)
 
 static PyMethodDef methods[] = {
     METHOD(load), METHOD(store), METHOD(store_fence), METHOD(fence_load), METHOD(ring_write),
-    METHOD(xxh3_64), METHOD(encode_batch), METHOD(encode_columns), METHOD(stamp_frames), METHOD(scan_frames), METHOD(frame_offsets),
+    METHOD(xxh3_64), METHOD(encode_batch), METHOD(encode_columns), METHOD(stamp_frames), METHOD(copy_frames), METHOD(scan_frames), METHOD(frame_offsets),
     METHOD(index_entries), METHOD(frame_tags), METHOD(select_frames), METHOD(decode_frames), METHOD(payloads),
-    METHOD(columns), METHOD(take_run), METHOD(run_answers), METHOD(run_chains),
+    METHOD(columns), METHOD(take_run), METHOD(run_answers), METHOD(run_chains), METHOD(look), METHOD(guard),
     METHOD(crc32), METHOD(message_head), METHOD(measure_messages), METHOD(encode_messages), METHOD(send_message),
     METHOD(split_messages), METHOD(scan_messages), METHOD(find_message), METHOD(publish), METHOD(signal_count), METHOD(raise_signal),
     METHOD(await_signal), {NULL, NULL, 0, NULL},

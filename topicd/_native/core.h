@@ -8,7 +8,8 @@
  *    6 u64 topic_id
  *   14 u64 seq
  *   22 u64 ts
- *   30 u16 node_len
+ *   30 u8  node_len
+ *   31 u8  hops        how often routers have copied it on
  *   32 u16 tag_len
  *   34 u32 data_len    with META: u16 meta_len, msgpack map, payload
  *   38 node, tag, data
@@ -43,6 +44,7 @@
 #define FRAME_CHECKSUM 8u
 #define FRAME_OVERHEAD (FRAME_HEADER + FRAME_CHECKSUM)
 #define MAX_SEQ INT64_MAX
+#define MAX_STAMP 2048u
 
 #define LEN_FIELD 4u
 #define MIN_FRAME_LEN (FRAME_OVERHEAD - LEN_FIELD)
@@ -52,6 +54,7 @@
 #define SEQ_AT 14u
 #define TS_AT 22u
 #define NODE_LEN_AT 30u
+#define HOPS_AT 31u
 #define TAG_LEN_AT 32u
 #define DATA_LEN_AT 34u
 
@@ -80,7 +83,7 @@ typedef struct {
     uint64_t size; /* with the length field */
     uint64_t topic_id, seq, ts;
     uint32_t node_len, tag_len, data_len;
-    uint8_t type, flags;
+    uint8_t type, flags, hops;
 } frame_t;
 
 typedef enum { FRAME_OK, FRAME_SHORT, FRAME_SMALL, FRAME_OVERRUN, FRAME_UNEQUAL } frame_fault;
@@ -106,7 +109,8 @@ static inline frame_fault frame_parse(const uint8_t *p, uint64_t left, frame_t *
     f->topic_id = get64(p + TOPIC_AT);
     f->seq = get64(p + SEQ_AT);
     f->ts = get64(p + TS_AT);
-    f->node_len = get16(p + NODE_LEN_AT);
+    f->node_len = p[NODE_LEN_AT];
+    f->hops = p[HOPS_AT];
     f->tag_len = get16(p + TAG_LEN_AT);
     f->data_len = get32(p + DATA_LEN_AT);
     uint64_t parts = (uint64_t)FRAME_OVERHEAD + f->node_len + f->tag_len + f->data_len;
@@ -178,6 +182,7 @@ static inline bool span_next(const span_t *span, uint64_t *pos, frame_t *f)
 #define CORE_FUNCTION(name) PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 
 CORE_FUNCTION(core_stamp_frames);   /* stamp.c */
+CORE_FUNCTION(core_copy_frames);    /* copy.c */
 CORE_FUNCTION(core_encode_batch);   /* encode.c */
 CORE_FUNCTION(core_encode_columns); /* encode_columns.c */
 CORE_FUNCTION(core_xxh3_64);        /* scan.c */
@@ -192,6 +197,8 @@ CORE_FUNCTION(core_columns);        /* columns.c */
 CORE_FUNCTION(core_take_run);       /* runs.c */
 CORE_FUNCTION(core_run_answers);
 CORE_FUNCTION(core_run_chains);     /* files.c */
+CORE_FUNCTION(core_look);           /* look.c */
+CORE_FUNCTION(core_guard);          /* guard.c */
 CORE_FUNCTION(core_crc32);          /* messages.c */
 CORE_FUNCTION(core_message_head);
 CORE_FUNCTION(core_measure_messages);

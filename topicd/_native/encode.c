@@ -46,7 +46,8 @@ static uint8_t *put_frame(uint8_t *p, const record_t *r, bool last)
     p[TYPE_AT] = TYPE_APPEND;
     p[FLAGS_AT] = (uint8_t)((r->tag ? FLAG_TAG : 0) | (r->node ? FLAG_NODE : 0) | (r->meta ? FLAG_META : 0) |
                             (last ? 0 : FLAG_MORE));
-    put16(p + NODE_LEN_AT, (uint16_t)r->node_len);
+    p[NODE_LEN_AT] = (uint8_t)r->node_len;
+    p[HOPS_AT] = 0;
     put16(p + TAG_LEN_AT, (uint16_t)r->tag_len);
     put32(p + DATA_LEN_AT, (uint32_t)(content - r->node_len - r->tag_len));
     p = put_bytes(p + FRAME_HEADER, r->node, r->node_len);

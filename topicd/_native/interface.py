@@ -109,6 +109,15 @@ Chain: TypeAlias = Sequence[Step]  # done in order, up to the first that fails
 # for each chain that failed, by its number: the step, errno (0: the file is too short), size of that file
 RunChains: TypeAlias = "Callable[[Sequence[Chain], int, int, int, int], dict[int, tuple[int, int, int]]]"
 
+# Files of a directory by name: size and content, or its beginning where it is large; None: it could not be read.
+Listing: TypeAlias = "dict[str, tuple[int, bytes] | None]"
+# look(directories, bytes up to which a file is read whole, bytes of larger ones, most files of a directory, bytes in
+# all): what each holds, a missing one nothing; None: it could not be listed, or holds too much
+Look: TypeAlias = "Callable[[Sequence[str], int, int, int, int], list[Listing | None]]"
+
+# guard(gone): an object; when it goes, gone(error, True) is called with the exception that is under way, or None.
+Guard: TypeAlias = "Callable[[Callable[[BaseException | None, bool], None]], object]"
+
 
 class Core(Protocol):
     """Arguments are positional: the C functions take no keywords, so the twin must not be called with any."""
@@ -170,14 +179,31 @@ class Core(Protocol):
         ...
 
     def stamp_frames(
-        self, batch: Buffer, start: int, end: int, topic_id: int, first_seq: int, ts: int, durable: bool, /
+        self,
+        batch: Buffer,
+        start: int,
+        end: int,
+        topic_id: int,
+        first_seq: int,
+        ts: int,
+        durable: bool,
+        copied: bool = False,
+        /,
     ) -> bytes:
         """Validate a client batch, then fill it in place; packed u32 offsets of its frames relative to start.
 
         Valid: append frames only, filling [start, end) exactly, limits of topicd.limits kept, tag/node/meta
         flags true exactly when the field is there (never empty), `more` on all but the last, meta one msgpack
-        map. The durable flag is set as told, whatever the client put there.
+        map, no hops. The durable flag is set as told, whatever the client put there. `copied`: frames that a router
+        made of stored ones; they have hops, and their meta may be larger by MAX_STAMP.
         """
+        ...
+
+    def copy_frames(
+        self, buf: Buffer, start: int, end: int, most_hops: int, keep_node: bool, keep_tag: bool, /
+    ) -> bytearray:
+        """A batch of the append frames that have fewer than most_hops hops, each with one more, with or without node
+        and tag; to be stamped. Empty if there are none."""
         ...
 
     def take_run(

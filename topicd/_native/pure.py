@@ -22,10 +22,11 @@ from topicd._native.pure_read import (
     select_frames,
 )
 from topicd._native.pure_runs import run_answers, take_run
-from topicd._native.pure_write import encode_batch, encode_columns, stamp_frames
+from topicd._native.pure_write import copy_frames, encode_batch, encode_columns, stamp_frames
 
 __all__ = [
     "columns",
+    "copy_frames",
     "decode_frames",
     "encode_batch",
     "encode_columns",

@@ -11,8 +11,9 @@ import xxhash
 from topicd._native.interface import Buffer
 from topicd.limits import FRAME_CHECKSUM, FRAME_HEADER, FRAME_OVERHEAD
 
-# frame_len, type, flags, topic_id, seq, ts, node_len, tag_len, data_len: drawn in topicd.frames.
-HEADER = struct.Struct("<IBBQQQHHI")
+# frame_len, type, flags, topic_id, seq, ts, node_len, (hops), tag_len, data_len: drawn in topicd.frames.
+HEADER = struct.Struct("<IBBQQQBxHI")
+HOPS_AT = 31
 U16 = struct.Struct("<H")
 U64 = struct.Struct("<Q")
 LEN_FIELD = struct.calcsize("<I")

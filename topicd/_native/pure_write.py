@@ -16,6 +16,8 @@ from topicd._native.pure_frame import (
     FLAG_TAG,
     FLAGS_KNOWN,
     HEADER,
+    HOPS_AT,
+    LEN_FIELD,
     MIN_FRAME_LEN,
     U16,
     U64,
@@ -28,10 +30,12 @@ from topicd._native.pure_frame import (
     parse,
     refuse,
     split_body,
+    trusted,
     u64,
 )
 from topicd.limits import (
     FRAME_CHECKSUM,
+    FRAME_HEADER,
     FRAME_OVERHEAD,
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
@@ -40,6 +44,7 @@ from topicd.limits import (
     MAX_META_KEYS,
     MAX_NODE,
     MAX_SEQ,
+    MAX_STAMP,
     MAX_TAG,
 )
 
@@ -146,6 +151,14 @@ def _check_record(record: int, node: int, tag: int, meta: bytes | None, payload:
     _check_part(record, "data with meta", payload + meta_len, MAX_DATA_AND_META)
     if meta is not None:
         _check_map(record, meta)
+
+
+def _check_copy(record: int, node: int, tag: int, meta_len: int, payload: int) -> None:
+    """What a router has made of a record that was accepted before: its stamp may come on top."""
+    _check_part(record, "node", node, MAX_NODE)
+    _check_part(record, "tag", tag, MAX_TAG)
+    _check_part(record, "meta", meta_len, MAX_META + MAX_STAMP)
+    _check_part(record, "data with meta", payload + meta_len, MAX_DATA_AND_META + MAX_STAMP)
 
 
 def _refuse_records(found: str) -> NoReturn:
@@ -310,12 +323,14 @@ def _check_flag(record: int, part: str, flag: int, length: int) -> None:
         )
 
 
-def _check_append(record: int, view: memoryview, frame: Frame, last: bool) -> None:
+def _check_append(record: int, view: memoryview, frame: Frame, last: bool, copied: bool) -> None:
     pos, size, kind, flags, _, _, _, node, tag, data_len = frame
     if kind != APPEND:
         refuse("invalid_request", f"record {record}: frame type {kind}, only {APPEND} (append) is allowed")
     if flags & ~FLAGS_KNOWN:
         refuse("invalid_request", f"record {record}: flags {flags}, only bits of {FLAGS_KNOWN} are known")
+    if view[pos + HOPS_AT] and not copied:
+        refuse("invalid_request", f"record {record}: {view[pos + HOPS_AT]} hops, only routers count them")
     _check_flag(record, "node", flags & FLAG_NODE, node)
     _check_flag(record, "tag", flags & FLAG_TAG, tag)
     body = split_body(view, frame)
@@ -326,14 +341,18 @@ def _check_append(record: int, view: memoryview, frame: Frame, last: bool) -> No
     if meta_at is not None:
         meta = bytes(view[meta_at:payload_at])
         _check_flag(record, "meta", flags & FLAG_META, len(meta))
-    _check_record(record, node, tag, meta, pos + size - FRAME_CHECKSUM - payload_at)
+    payload = pos + size - FRAME_CHECKSUM - payload_at
+    if copied:
+        _check_copy(record, node, tag, len(meta or b""), payload)
+    else:
+        _check_record(record, node, tag, meta, payload)
     if flags & FLAG_MORE and last:
         refuse("invalid_request", f"record {record}: the more flag is set on the last record")
     if not flags & FLAG_MORE and not last:
         refuse("invalid_request", f"record {record}: the more flag is clear but records follow")
 
 
-def _validate_batch(view: memoryview, start: int, end: int) -> list[tuple[int, int, int]]:
+def _validate_batch(view: memoryview, start: int, end: int, copied: bool) -> list[tuple[int, int, int]]:
     """(offset, size, flags) of each frame."""
     if start == end:
         refuse("invalid_request", "the batch is empty")
@@ -357,8 +376,9 @@ def _validate_batch(view: memoryview, start: int, end: int) -> list[tuple[int, i
             or flags & ~FLAG_DURABLE != (0 if last else FLAG_MORE)
             or frame[9] != size - FRAME_OVERHEAD
             or frame[9] > MAX_DATA_AND_META
+            or view[pos + HOPS_AT]
         ):
-            _check_append(record, view, frame, last)
+            _check_append(record, view, frame, last, copied)
         frames.append((pos, size, flags))
         pos += size
     _check_batch(end - start - len(frames) * FRAME_OVERHEAD)
@@ -366,13 +386,21 @@ def _validate_batch(view: memoryview, start: int, end: int) -> list[tuple[int, i
 
 
 def stamp_frames(
-    batch: Buffer, start: int, end: int, topic_id: int, first_seq: int, ts: int, durable: bool, /
+    batch: Buffer,
+    start: int,
+    end: int,
+    topic_id: int,
+    first_seq: int,
+    ts: int,
+    durable: bool,
+    copied: bool = False,
+    /,
 ) -> bytes:
     view = open_span(batch, start, end, writable=True)
     u64(topic_id, "topic_id")
     u64(first_seq, "first_seq")
     u64(ts, "ts")
-    frames = _validate_batch(view, start, end)
+    frames = _validate_batch(view, start, end, copied)
     if first_seq < 1 or first_seq + len(frames) - 1 > MAX_SEQ:
         refuse("invalid_request", f"seqs from {first_seq} for {len(frames)} records leave 1 to {MAX_SEQ}")
     if ts > MAX_SEQ:
@@ -383,3 +411,30 @@ def stamp_frames(
         _STAMP.pack_into(view, pos + _STAMP_AT, stamped, topic_id, seq, ts)
         U64.pack_into(view, pos + size - FRAME_CHECKSUM, checksum(view, pos, size))
     return pack_all("I", [pos - start for pos, _, _ in frames])
+
+
+# ---- copies ----
+
+
+def copy_frames(buf: Buffer, start: int, end: int, most_hops: int, keep_node: bool, keep_tag: bool, /) -> bytearray:
+    view = open_span(buf, start, end)
+    u64(most_hops, "most_hops")
+    out, last = bytearray(), None
+    for pos, size, kind, flags, topic_id, seq, ts, node, tag, data_len in trusted(view, start, end):
+        hops = view[pos + HOPS_AT]
+        if kind != APPEND or hops >= most_hops:
+            continue
+        node_kept, tag_kept = node if keep_node else 0, tag if keep_tag else 0
+        named = flags & FLAG_META | (FLAG_NODE if node_kept else 0) | (FLAG_TAG if tag_kept else 0) | FLAG_MORE
+        length = size - LEN_FIELD - (node - node_kept) - (tag - tag_kept)
+        last = len(out)
+        out += HEADER.pack(length, kind, named, topic_id, seq, ts, node_kept, tag_kept, data_len)
+        out[last + HOPS_AT] = hops + 1
+        at = pos + FRAME_HEADER
+        out += view[at : at + node_kept]
+        out += view[at + node : at + node + tag_kept]
+        out += view[at + node + tag : pos + size - FRAME_CHECKSUM]
+        out += bytes(FRAME_CHECKSUM)
+    if last is not None:
+        out[last + 5] &= ~FLAG_MORE
+    return out

@@ -27,6 +27,14 @@ static inline bool record_fits(uint64_t record, uint64_t node, uint64_t tag, con
     return !meta || meta_is_map(record, meta, (uint32_t)meta_len);
 }
 
+/* What a router has made of a record that was accepted before: its stamp may come on top. */
+static inline bool copy_fits(uint64_t record, uint64_t node, uint64_t tag, uint64_t meta_len, uint64_t payload)
+{
+    return part_fits(record, "node", node, MAX_NODE) && part_fits(record, "tag", tag, MAX_TAG) &&
+           part_fits(record, "meta", meta_len, MAX_META + MAX_STAMP) &&
+           part_fits(record, "data with meta", payload + meta_len, MAX_DATA_AND_META + MAX_STAMP);
+}
+
 static inline PyObject *refuse_records(uint64_t found)
 {
     return refuse("batch_too_large", "the batch has %s%llu records, at most %u are allowed",

@@ -29,6 +29,7 @@ static bool is_plain(const uint8_t *p, uint64_t left)
     frame_t f;
     return frame_parse(p, left, &f) == FRAME_OK && f.size == left && f.type == TYPE_APPEND &&
            !(f.flags & ~(FLAG_TAG | FLAG_NODE | FLAG_DURABLE)) && f.tag_len <= MAX_TAG && f.node_len <= MAX_NODE &&
+           !f.hops &&
            f.data_len <= MAX_DATA_AND_META && !(f.flags & FLAG_TAG) == !f.tag_len &&
            !(f.flags & FLAG_NODE) == !f.node_len;
 }

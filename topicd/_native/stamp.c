@@ -11,7 +11,8 @@ static bool flag_agrees(uint64_t record, const char *part, bool flag, uint32_t l
     return false;
 }
 
-static bool append_is_valid(uint64_t record, const frame_t *f, bool last)
+/* copied: by a router, which has counted its hops and may have put its stamp into the meta. */
+static bool append_is_valid(uint64_t record, const frame_t *f, bool last, bool copied)
 {
     typedef unsigned long long ull;
     body_t body;
@@ -23,6 +24,8 @@ static bool append_is_valid(uint64_t record, const frame_t *f, bool last)
         return refuse("invalid_request", "record %llu: flags %u, only bits of %u are known", (ull)record, f->flags,
                       FLAGS_KNOWN),
                false;
+    if (f->hops && !copied)
+        return refuse("invalid_request", "record %llu: %u hops, only routers count them", (ull)record, f->hops), false;
     if (!flag_agrees(record, "node", f->flags & FLAG_NODE, f->node_len) ||
         !flag_agrees(record, "tag", f->flags & FLAG_TAG, f->tag_len))
         return false;
@@ -32,7 +35,8 @@ static bool append_is_valid(uint64_t record, const frame_t *f, bool last)
                false;
     if (body.meta && !flag_agrees(record, "meta", true, body.meta_len))
         return false;
-    if (!record_fits(record, f->node_len, f->tag_len, body.meta, body.meta_len, body.payload_len))
+    if (copied ? !copy_fits(record, f->node_len, f->tag_len, body.meta_len, body.payload_len)
+               : !record_fits(record, f->node_len, f->tag_len, body.meta, body.meta_len, body.payload_len))
         return false;
     if ((f->flags & FLAG_MORE) && last)
         return refuse("invalid_request", "record %llu: the more flag is set on the last record", (ull)record), false;
@@ -42,7 +46,7 @@ static bool append_is_valid(uint64_t record, const frame_t *f, bool last)
 }
 
 /* Fills at[] with the frames' offsets; their number, or 0 with an exception set. */
-static uint32_t validate_batch(const span_t *span, uint32_t *at)
+static uint32_t validate_batch(const span_t *span, uint32_t *at, bool copied)
 {
     uint64_t length = span->end - span->start, pos = 0;
     uint32_t count = 0;
@@ -60,7 +64,7 @@ static uint32_t validate_batch(const span_t *span, uint32_t *at)
         frame_fault fault = frame_parse(p, length - pos, &f);
         if (fault != FRAME_OK)
             return refuse_frame("invalid_request", "record", count, p, length - pos, fault), 0;
-        if (!append_is_valid(count, &f, pos + f.size == length))
+        if (!append_is_valid(count, &f, pos + f.size == length, copied))
             return 0;
         at[count++] = (uint32_t)pos;
         pos += f.size;
@@ -95,7 +99,7 @@ static void fill_batch(uint8_t *batch, uint64_t length, const uint32_t *at, uint
     }
 }
 
-/* stamp_frames(batch, start, end, topic_id, first_seq, ts, durable) -> packed u32 offsets */
+/* stamp_frames(batch, start, end, topic_id, first_seq, ts, durable[, copied]) -> packed u32 offsets */
 CORE_FUNCTION(core_stamp_frames)
 {
     (void)module;
@@ -103,11 +107,11 @@ CORE_FUNCTION(core_stamp_frames)
     uint64_t topic_id, first_seq, ts;
     uint32_t at[MAX_BATCH_RECORDS], count;
     PyObject *offsets = NULL;
-    if (!take_count("stamp_frames", nargs, 7) || !span_open(&span, args, true))
+    if (!take_count("stamp_frames", nargs == 8 ? 7 : nargs, 7) || !span_open(&span, args, true))
         return NULL;
-    int durable = PyObject_IsTrue(args[6]);
-    if (durable >= 0 && take_u64(args[3], "topic_id", &topic_id) && take_u64(args[4], "first_seq", &first_seq) &&
-        take_u64(args[5], "ts", &ts) && (count = validate_batch(&span, at)) && seqs_fit(first_seq, count, ts))
+    int durable = PyObject_IsTrue(args[6]), copied = nargs == 8 ? PyObject_IsTrue(args[7]) : 0;
+    if (durable >= 0 && copied >= 0 && take_u64(args[3], "topic_id", &topic_id) && take_u64(args[4], "first_seq", &first_seq) &&
+        take_u64(args[5], "ts", &ts) && (count = validate_batch(&span, at, copied)) && seqs_fit(first_seq, count, ts))
         offsets = PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)(count * sizeof *at));
     if (offsets) { /* last, so that a failed call has touched nothing */
         PyThreadState *away = span.end - span.start > GIL_FREE_BYTES ? PyEval_SaveThread() : NULL;

@@ -149,7 +149,7 @@ def read(client: Client, topic: str, load: Load, from_seq: int = 0, tick: Tick =
     start = clock_ns()
     seen, at = 0, from_seq
     while True:
-        found = client.read(topic, at, limit=READ_LIMIT, max_bytes=FETCH_BYTES_MAX)
+        found = client.fetch(topic, at, limit=READ_LIMIT, max_bytes=FETCH_BYTES_MAX)
         seen += touch(found.payloads())
         tick(len(found))
         at = found.next_from_seq

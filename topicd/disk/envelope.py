@@ -51,9 +51,13 @@ def version_of(raw: bytes) -> int | None:
 
 
 def pack(path: Path, magic: bytes, version: int, body: Any) -> bytes:
+    return enclose(path, magic, version, bytes(msgpack.packb(body, use_bin_type=True)))
+
+
+def enclose(path: Path, magic: bytes, version: int, packed: bytes) -> bytes:
+    """The file around a body that is msgpack already."""
     if len(magic) != 4:
         raise ValueError(f"magic must have 4 bytes, not {magic!r}")
-    packed = _packed(body)
     if HEADER_BYTES + len(packed) > SMALL_FILE_MAX:
         raise _wrong(path, "size", HEADER_BYTES + len(packed), f"at most {SMALL_FILE_MAX}")
     head = _HEADER.pack(magic, version, 0, len(packed))
@@ -68,27 +72,9 @@ def unpack(path: Path, magic: bytes, version: int, raw: bytes) -> Any:
         raise _wrong(path, "body", str(error) or type(error).__name__, "msgpack") from error
 
 
-def check(fs: Fs, path: Path, magic: bytes, version: int) -> None:
-    """Raises what load() would, without looking into the body: a thread that does this holds nobody up."""
-    _checked(path, magic, version, read_all(fs, path, SMALL_FILE_MAX))
-
-
-def _packed(body: Any) -> bytes:
-    """Item by item where a list is long: one call would keep the interpreter's lock until it is through."""
-    packer = msgpack.Packer(use_bin_type=True, autoreset=False)
-    if not isinstance(body, dict):
-        packer.pack(body)
-        return bytes(packer.bytes())
-    packer.pack_map_header(len(body))
-    for key, value in body.items():
-        packer.pack(key)
-        if isinstance(value, list):
-            packer.pack_array_header(len(value))
-            for item in value:
-                packer.pack(item)
-        else:
-            packer.pack(value)
-    return bytes(packer.bytes())
+def check(path: Path, magic: bytes, version: int, raw: bytes) -> None:
+    """Raises what unpack() would, without looking into the body: a thread that does this holds nobody up."""
+    _checked(path, magic, version, raw)
 
 
 def _checked(path: Path, magic: bytes, version: int, raw: bytes) -> memoryview:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from topicd import _native
-from topicd._native.interface import Buffer
-from topicd.disk import steps
+from topicd._native.interface import Buffer, Listing
+from topicd.disk import look, steps
 from topicd.disk.interface import Failure, File, Fs
 from topicd.disk.steps import Chain, Rename
 from topicd.errors import FormatError
@@ -207,6 +207,11 @@ class RealFs:
             return steps.run_steps(self, chains)
         found = _native.run_chains(chains, _FILE_MODE, _DIR_MODE, steps.LONG, steps.PIECE)
         return {number: _failure(chains[number], *what) for number, what in found.items()}
+
+    def look_into(self, directories: Sequence[str]) -> list[Listing | None]:
+        if _native.look is None:
+            return look.look_by_calls(self, directories)
+        return _native.look(directories, look.WHOLE, look.HEAD, look.MOST_FILES, look.BUDGET)
 
 
 def _failure(chain: Chain, number: int, code: int, size: int) -> Failure:

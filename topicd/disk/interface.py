@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from topicd._native.interface import Buffer, Chain
+from topicd._native.interface import Buffer, Chain, Listing
 
 
 class Failure(NamedTuple):
@@ -97,4 +97,9 @@ class Fs(Protocol):
 
     def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
         """Do the steps of every chain, one chain after the other; which chains failed, by number, and where."""
+        ...
+
+    def look_into(self, directories: Sequence[str]) -> list[Listing | None]:
+        """What small directories hold, with the bytes of their files; a missing one holds nothing. None, for a
+        directory or a file: it could not be had like this, ask for it by the other calls."""
         ...

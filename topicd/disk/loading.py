@@ -19,6 +19,7 @@ from topicd.limits import KIB, MIB
 
 PAGE = 4 * KIB
 _PIECE = 1 * MIB  # read at once; also what is given up at once where many pages fail
+_STEP = 64 * KIB  # of a file that is read where somebody looks
 _LARGE = 1 * MIB  # from here on in memory of its own, which goes back when it is not needed any more
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # a map of no file
 _NAMED = 3  # bad ranges that a message names
@@ -88,6 +89,52 @@ def load_file(fs: Fs, path: Path | str) -> Content:
         return load(file)
     finally:
         file.close()
+
+
+class PartLoaded:
+    """A file in memory, read where somebody looks at it. The rest costs nothing and is zero."""
+
+    def __init__(self, file: File) -> None:
+        self.size = file.size()
+        self._file = file
+        self._memory: bytes | mmap.mmap = mmap.mmap(-1, self.size, flags=_PRIVATE) if self.size else b""
+        self._loaded = bytearray(-(-self.size // _STEP))  # 1: that step is there
+        self.content = Content(memoryview(self._memory).toreadonly(), [])
+
+    def want(self, start: int, end: int) -> None:
+        """From now on these bytes are in `content`, or named there as bad."""
+        step, last = start // _STEP, -(-min(end, self.size) // _STEP)
+        if (first := self._loaded.find(0, step, last)) == -1:
+            return
+        at, stop = first * _STEP, min(last * _STEP, self.size)
+        loading = _Loading(self._file, memoryview(self._memory)[at:stop], at)
+        loading.run()
+        self._loaded[first:last] = b"\1" * (last - first)
+        # What was read before and is read again now is named once.
+        known = [part for part in self.content.bad if part.end <= at or stop <= part.start]
+        self.content.bad[:] = sorted([*known, *loading.bad])
+
+    def find(self, what: bytes, start: int, end: int) -> int:
+        """Where these bytes stand, -1 if nowhere. What is looked through does not stay in memory."""
+        if self._loaded.find(0, start // _STEP, -(-end // _STEP)) == -1:
+            return self._memory.find(what, start, end)
+        window = bytearray(min(_PIECE, end - start) + len(what))
+        at = start
+        while at < end:
+            size = min(len(window), end - at)
+            try:
+                got = self._file.read_into(memoryview(window)[:size], at)
+            except OSError as error:
+                if not is_unreadable(error):
+                    raise
+                self.want(start, end)
+                return self._memory.find(what, start, end)
+            if (found := window.find(what, 0, got)) != -1:
+                return at + found
+            if got < size or at + got >= end:
+                return -1
+            at += got - len(what) + 1
+        return -1
 
 
 class _Loading:

@@ -61,6 +61,7 @@ def _remote(given: Given, host: str) -> str:
 
 JSON = "json"
 VALUE_FORMATS = ("binary", "string", JSON, AVRO, PROTOBUF)
+META_FORMS = (JSON, "map", "binary")
 TRIGGER_DELAY_S = 900.0  # as Kafka's
 
 
@@ -79,7 +80,8 @@ class ReadOptions:
     min_records_per_trigger: int | None
     max_trigger_delay: float  # how long fewer are waited for
     losses: Policy
-    include_meta: bool
+    committed: bool  # nothing of a commit before all of it is there
+    meta_form: str | None  # one of META_FORMS; None: no such column
     value_format: str | None  # None: as the type of the column says
     value_schema: str | None  # DDL, for JSON
     codec: Codec | None  # for formats with a schema file
@@ -113,7 +115,8 @@ class ReadOptions:
             min_records_per_trigger=_least(given),
             max_trigger_delay=given.seconds("maxTriggerDelay", default=TRIGGER_DELAY_S),
             losses=_losses(given),
-            include_meta=given.flag("includeMeta", "includeHeaders", default=False),
+            committed=given.flag("committed", default=False),
+            meta_form=_meta_form(given),
             value_format=value_format,
             value_schema=value_schema,
             codec=codec,
@@ -161,6 +164,18 @@ def _least(given: Given) -> int | None:
 def _losses(given: Given) -> Policy:
     gaps = given.text(loss.OPTION)
     return Policy(given.flag("failOnDataLoss", default=True), loss.parse_gaps(gaps) if gaps is not None else ())
+
+
+def _meta_form(given: Given) -> str | None:
+    names = ("includeMeta", "includeHeaders")
+    said = (given.text(*names) or "").strip().lower()
+    if said in META_FORMS:
+        return said
+    try:
+        return JSON if given.flag(*names, default=False) else None
+    except InvalidRequest:
+        forms = ", ".join(META_FORMS)
+        raise InvalidRequest(f"option includeMeta must be true, false or one of {forms}, not {said!r:.100}") from None
 
 
 def _value(given: Given) -> tuple[str | None, str | None, Codec | None]:

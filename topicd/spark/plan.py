@@ -67,6 +67,11 @@ def literal_prefix(pattern: str) -> str:
     return literal[:-1] if rest[:1] in ("*", "?", "{") else literal
 
 
+def newest(found: TopicInfo | TopicState, options: ReadOptions) -> int:
+    """The seq a topic ends at for this reader. Never below it later: what a commit publishes comes behind it."""
+    return found.settled_seq if options.committed else found.head_seq
+
+
 def topic_state(client: Client, topic: str) -> TopicState | None:
     """None when there is none of that name."""
     try:
@@ -87,8 +92,8 @@ def batch_ranges(client: Client, options: ReadOptions) -> list[Range]:
     check_named(options, topics)
     for topic in topics:
         state = client.state(topic)
-        after = cursor_at(client, state, options.starting, "startingOffsets")
-        up_to = cursor_at(client, state, options.ending, "endingOffsets")
+        after = cursor_at(client, state, options, options.starting, "startingOffsets")
+        up_to = cursor_at(client, state, options, options.ending, "endingOffsets")
         if options.starting.ts_ms is not None or options.starting.of(topic) != EARLIEST:
             check_order(topic, after, up_to)
         ranges.append(without_lost(Range(topic, state.topic_id, after, up_to), state, options))
@@ -103,16 +108,22 @@ def check_named(options: ReadOptions, there: list[str]) -> None:
                 raise TopicNotFound(f"option {option} names topic {topic!r}, which is not there", topic=topic)
 
 
-def cursor_at(client: Client, state: TopicState, bound: Bound, option: str) -> int:
+def cursor_at(client: Client, state: TopicState, options: ReadOptions, bound: Bound, option: str) -> int:
     """The last seq before the bound."""
+    end = newest(state, options)
     if bound.ts_ms is not None:
-        return cursor_at_time(client, state, bound.ts_ms)
+        return min(cursor_at_time(client, state, bound.ts_ms), end)
     position = bound.of(state.topic)
     if position == EARLIEST:
         return state.earliest_seq - 1
     if position == LATEST:
-        return state.head_seq
-    if int(position) > state.head_seq + 1:
+        return end
+    if end + 1 < int(position) <= state.head_seq + 1:
+        raise InvalidRequest(
+            f"option {option} says {position} for topic {state.topic}, of which whole commits end at {end}: "
+            "what lies behind is being committed (topicctl stages list says by whom)"
+        )
+    if int(position) > end + 1:
         raise InvalidRequest(
             f"option {option} says {position} for topic {state.topic}, whose newest record is {state.head_seq}"
         )
@@ -121,7 +132,7 @@ def cursor_at(client: Client, state: TopicState, bound: Bound, option: str) -> i
 
 def cursor_at_time(client: Client, state: TopicState, ts_ms: int) -> int:
     moment = _EPOCH + timedelta(milliseconds=ts_ms)
-    found = client.read(state.topic, limit=1, from_time=moment, metadata_only=True)
+    found = client.fetch(state.topic, limit=1, from_time=moment, metadata_only=True)
     return min(found[0].seq - 1, state.head_seq) if len(found) else state.head_seq
 
 

@@ -8,7 +8,8 @@ another type where there is one) or refused with what is possible.
 | ts | timestamp | when the daemon stored it; also timestamp_ntz, in UTC |
 | node | string | null: none was given |
 | tag | string | null: none was given |
-| meta | string | with includeMeta; JSON, see `metas`. Also binary (msgpack as stored) and map<string,string> |
+| meta | string | with includeMeta; JSON, see `metas`. Also binary (msgpack as stored) and map<string,string>: |
+| | | includeMeta=binary and includeMeta=map |
 | data | binary | also string; with valueFormat=json whatever the option `schema` says, with avro and protobuf |
 | | | what the schema file says; null where it does not fit |
 """
@@ -19,11 +20,10 @@ import re
 from typing import TYPE_CHECKING
 
 from topicd.errors import InvalidRequest
+from topicd.spark.options import META_FORMS, ReadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-    from topicd.spark.options import ReadOptions
 
 # The first type is the default.
 _TYPES: dict[str, tuple[str, ...]] = {
@@ -32,9 +32,10 @@ _TYPES: dict[str, tuple[str, ...]] = {
     "ts": ("timestamp", "timestamp_ntz"),
     "node": ("string",),
     "tag": ("string",),
-    "meta": ("string", "binary", "map<string,string>"),
+    "meta": ("string", "map<string,string>", "binary"),
     "data": ("binary", "string"),
 }
+_META_TYPES = dict(zip(META_FORMS, _TYPES["meta"], strict=True))
 _DDL = {"timestamp": "timestamp_ltz"}  # a bare timestamp is what the session's settings say
 _ALWAYS = ("topic", "seq", "ts", "data")  # never null
 _WHOLE_TYPE = re.compile(r"\s*(struct|array|map)\s*<", re.IGNORECASE)
@@ -44,9 +45,13 @@ def default_schema(options: ReadOptions) -> str:
     """DDL, for only the JVM can parse the user's part of it."""
     columns = []
     for name, kinds in _TYPES.items():
-        if name == "meta" and not options.include_meta:
+        if name == "meta" and options.meta_form is None:
             continue
-        kind = _data_type(options) if name == "data" else _DDL.get(kinds[0], kinds[0])
+        kind = _DDL.get(kinds[0], kinds[0])
+        if name == "data":
+            kind = _data_type(options)
+        elif name == "meta":
+            kind = _META_TYPES[options.meta_form or ""]
         always = name in _ALWAYS and not (name == "data" and options.parses)
         columns.append(f"{name} {kind}{' NOT NULL' if always else ''}")
     return ", ".join(columns)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,7 +26,16 @@ from topicd.spark import connection, loss, offsets
 from topicd.spark.bounds import LATEST, Bound
 from topicd.spark.offsets import Offset, Place, Places
 from topicd.spark.options import ReadOptions
-from topicd.spark.plan import check_named, check_not_shrunk, cursor_at, matching, split, topic_names, topic_state
+from topicd.spark.plan import (
+    check_named,
+    check_not_shrunk,
+    cursor_at,
+    matching,
+    newest,
+    split,
+    topic_names,
+    topic_state,
+)
 from topicd.spark.reader import Task, read_ranges
 from topicd.spark.schema import check_schema
 
@@ -68,8 +76,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         latest = options.starting.ts_ms is None and options.starting.of(state.topic) == LATEST
         if latest and options.consumer is not None:
-            return Place(state.topic_id, client.open_consumer(state.topic, options.consumer, LATEST))
-        after = cursor_at(client, state, options.starting, "startingOffsets")
+            at = newest(state, options) if options.committed else LATEST
+            return Place(state.topic_id, client.open_consumer(state.topic, options.consumer, at))
+        after = cursor_at(client, state, options, options.starting, "startingOffsets")
         if options.consumer is not None:
             client.open_consumer(state.topic, options.consumer, after)
         return Place(state.topic_id, after)
@@ -145,12 +154,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _heads(self, client: Client) -> Places:
         """Where each topic ends now. Those of a pattern come with the list of their names."""
-        if self._options.pattern is not None:
-            return {
-                found.topic: Place(found.topic_id, found.head_seq) for found in matching(client, self._options.pattern)
-            }
-        found = (topic_state(client, topic) for topic in self._options.topics)
-        return {state.topic: Place(state.topic_id, state.head_seq) for state in found if state is not None}
+        options = self._options
+        if options.pattern is not None:
+            listed = matching(client, options.pattern)
+            return {found.topic: Place(found.topic_id, newest(found, options)) for found in listed}
+        states = (topic_state(client, topic) for topic in options.topics)
+        return {state.topic: Place(state.topic_id, newest(state, options)) for state in states if state is not None}
 
     def _reachable(self, client: Client, before: Places) -> Places:
         """How far each topic could be read now."""
@@ -163,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {topic: place for topic, place in reached if place is not None}
         if self._target is not None:
             found = offsets.at_most(found, self._target)
-        return {**before, **found}
+        return {**before, **{topic: place for topic, place in found.items() if not _behind(place, before.get(topic))}}
 
     def _reach(self, client: Client, topic: str, known: Place | None, head: Place) -> Place | None:
         if known is not None and (known.topic_id, known.seq) == (head.topic_id, head.seq):
@@ -172,28 +181,47 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return known if state is None else self._head_of(client, known, state)
 
     def _head_of(self, client: Client, known: Place | None, state: TopicState) -> Place:
-        head, losses = Place(state.topic_id, state.head_seq), self._options.losses
+        end, losses = newest(state, self._options), self._options.losses
+
+        def place(after: int, lost: str | None = None) -> Place:
+            # Whole commits may end before the first record there is: cap or TTL took the beginning of one under way.
+            return Place(state.topic_id, max(end, after), after, lost)
+
+        first = state.earliest_seq - 1
         if known is None:
             if self._options.consumer is not None:  # keeps the start, should the first batch with this topic fail
-                client.open_consumer(state.topic, self._options.consumer, state.earliest_seq - 1)
-            return replace(head, after=state.earliest_seq - 1)
+                client.open_consumer(state.topic, self._options.consumer, first)
+            return place(first)
         if known.topic_id != state.topic_id:
             losses.report_rest(state.topic, known.topic_id, known.seq, GapReason.RECREATED.value)
-            return replace(head, after=state.earliest_seq - 1, lost=f"{known.seq + 1}-")
+            return place(first, f"{known.seq + 1}-")
         check_not_shrunk(state, known.seq, "the checkpoint")
         floor = state.evict_floor - 1
         if floor <= known.seq:
-            return head
+            return Place(state.topic_id, end)
         losses.report(state.topic, state.topic_id, known.seq + 1, floor, "cap or ttl")
-        return replace(head, after=floor, lost=f"{known.seq + 1}-{floor}")
+        return place(floor, f"{known.seq + 1}-{floor}")
 
     def _wait(self, client: Client, before: Places, left: float) -> None:
         """Until there may be something new."""
         if len(before) == 1 and self._options.pattern is None and len(self._options.topics) == 1:
             ((topic, place),) = before.items()
             try:
-                client.read(topic, place.seq, limit=1, wait=left, metadata_only=True, epoch=place.topic_id)
+                client.fetch(
+                    topic,
+                    place.seq,
+                    limit=1,
+                    wait=left,
+                    metadata_only=True,
+                    epoch=place.topic_id,
+                    committed=self._options.committed,
+                )
             except TopicNotFound:
                 time.sleep(min(_POLL_S, left))
         else:
             time.sleep(min(_POLL_S, left))
+
+
+def _behind(place: Place, known: Place | None) -> bool:
+    """What was read before only whole commits were wanted may go further."""
+    return known is not None and known.topic_id == place.topic_id and place.seq < known.seq

@@ -32,6 +32,7 @@ class Family:
         settings: Settings,
         kinds: Sequence[Kind],
         fail: Callable[[str], None],
+        pressed: Callable[[float], None] = lambda now: None,
     ) -> None:
         self.children: list[Child] = []
         self.settings = settings
@@ -39,6 +40,7 @@ class Family:
         self._resources = resources
         self._kinds = kinds
         self._fail = fail
+        self._pressed = pressed
         self._ids_at = float("-inf")
 
     def open(self, now: float) -> None:
@@ -189,6 +191,8 @@ class Family:
                     child.serving(now)
                 case "need_ids":
                     child.wants_ids = True
+                case "pressed":
+                    self._pressed(now)
                 case "failed":
                     child.failed = True
                     self._fail(f"{child.name}: {message.get('message', 'no reason given')}")

@@ -37,6 +37,7 @@ def _metavar(kind: str) -> str:
         "path": "DIR",
         "file": "FILE",
         "address": "HOST:PORT",
+        "listen": "HOST:PORT",
     }.get(kind, "TEXT")
 
 

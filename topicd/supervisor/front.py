@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from topicd.errors import Forbidden, Internal, InvalidRequest, Throttled, TopicdError
+from topicd.errors import Internal, InvalidRequest, Throttled, TopicdError
 from topicd.ipc.protocol import unixsock
 from topicd.ipc.protocol import wire as protocol
 from topicd.ipc.protocol.wire import OP_HELLO, Message, MessageReader
@@ -92,7 +92,7 @@ class Front:
         self._selector.register(sock, selectors.EVENT_READ, lambda mask: self._serve(visitor, mask))
         _, uid, _ = unixsock.peer_credentials(sock)
         if uid not in self.uids:
-            self._refuse(visitor, Forbidden(f"uid {uid} may not connect; see the setting allowed_uids"))
+            self._refuse(visitor, unixsock.not_welcome(uid, self.uids))
         elif len(self._visitors) > MAX_CONNECTIONS and not self._make_room(visitor):
             self._refuse(visitor, Throttled("too many connections", limit=MAX_CONNECTIONS, retry_after_ms=1000))
         return True

@@ -105,6 +105,22 @@ def _fresh_ids(held: Resources, index: int) -> tuple[int, int]:
         return 0, 0
 
 
+def _gateway(held: Resources, settings: Settings, index: int, restarts: int) -> Handed:
+    fds = tuple(listener.fileno() for listener in held.http_listeners)
+    return Handed({"listen_fds": list(fds), "delivery_shards": settings.delivery_shards}, fds)
+
+
+def _chat(held: Resources, settings: Settings, index: int, restarts: int) -> Handed:
+    listen_fd = held.listen_fd(process_name("chat", index))
+    extras = {
+        "index": index,
+        "listen_fd": listen_fd,
+        "delivery_shards": settings.delivery_shards,
+        "wal_shards": settings.wal_shards,
+    }
+    return Handed(extras, (held.lock_fd, listen_fd))
+
+
 KINDS: tuple[Kind, ...] = (
     Kind(
         name=WAL,
@@ -123,5 +139,22 @@ KINDS: tuple[Kind, ...] = (
         hand=_delivery,
         starts_after=(WAL,),
         socket=RunDir.delivery_socket,
+    ),
+    Kind(
+        name="chat",
+        command=python("topicd.shards.chat"),
+        how_many=lambda settings: int(settings.chat),
+        stops=Stage(0.30, 0.40),  # before the shards that its log is in
+        hand=_chat,
+        starts_after=(DELIVERY,),
+        socket=RunDir.chat_socket,
+    ),
+    Kind(
+        name="gateway",
+        command=python("topicd.gateway"),
+        how_many=lambda settings: int(settings.http),
+        stops=Stage(0.30, 0.40),
+        hand=_gateway,
+        starts_after=(DELIVERY,),  # it serves at once, and says that it is not ready until they do
     ),
 )

@@ -1,5 +1,6 @@
 """The supervisor's loop. Promise: READY only when every shard serves; a dead or silent child is replaced
-while the others go on; a stop ends within stop_timeout_s; when idle, one wake-up a second.
+while the others go on; a stop ends within stop_timeout_s; when idle, one wake-up a second, under pressure one more
+every 100 ms.
 
 turn() is one round and reads as its steps. Exit codes: 0 clean, 1 failed, 2 configuration, 3 lock held.
 """
@@ -20,10 +21,11 @@ from topicd import telemetry
 from topicd.config import ConfigError, Settings
 from topicd.errors import InvalidRequest
 from topicd.ipc.control import process_name
-from topicd.ipc.protocol.wire import OP_HELLO, OP_PING, OP_STATUS, check_version
+from topicd.ipc.protocol.wire import OP_DEBUG, OP_HELLO, OP_PING, OP_STATUS, check_version
 from topicd.supervisor import kinds, reloading, status
 from topicd.supervisor.family import Family
 from topicd.supervisor.front import Front
+from topicd.supervisor.governor import Governor
 from topicd.supervisor.kinds import Kind
 from topicd.supervisor.metrics_server import MetricsServer, Page
 from topicd.supervisor.notify import Notifier
@@ -60,7 +62,8 @@ class Supervisor:
         self._front = Front(self._selector, self._answer, settings.uids)
         pages = {"/metrics": self._metrics, "/health": self._health, "/ready": self._ready}
         self._metrics_server = MetricsServer(self._selector, pages)
-        self._family = Family(self._selector, self._resources, settings, table, self._fail)
+        self._governor = Governor(settings.delivery_shards)
+        self._family = Family(self._selector, self._resources, settings, table, self._fail, self._governor.call)
         self._table = status.ProcessTable()
         self._scraped = status.ProcessTable()
         self._phase = Machine(PHASES, Phase.STARTING)
@@ -88,6 +91,7 @@ class Supervisor:
         self._notifier.open()
         names = [process_name(kind.name, index) for kind, index in kinds.names_of(self._kinds, self._settings)]
         self._resources.open(names)
+        self._governor.open(self._resources.board)
         sockets = kinds.sockets_of(self._kinds, self._settings, self._resources.run_dir)
         self._front.open(self._resources.listen(os.environ, sockets))
         where = self._resources.run_dir.metrics_socket
@@ -113,6 +117,7 @@ class Supervisor:
         self._check_heartbeats(now)
         self._family.start_due(now, self._wanted)
         self._family.answer(now)
+        self._governor.look(now)
         self._advance(now)
         self._tell_status()
 
@@ -123,6 +128,8 @@ class Supervisor:
         moments = [now + self._tick_s]
         if (start := self._family.next_start(self._wanted)) is not None:
             moments.append(start)
+        if (look := self._governor.next_at) is not None:
+            moments.append(look)
         if self._plan is not None and (press := self._plan.next_at(now)) is not None:
             moments.append(press)
         for key, mask in self._selector.select(max(0.0, min(moments) - now)):
@@ -174,9 +181,10 @@ class Supervisor:
             log.info("serving", extra={"after_s": round(now - self._started_at, 3)})
             if first:
                 self._notifier.ready()
-                gc.freeze()
-                gc.enable()
-                self._announce(status.greeting(self._resources.run_dir))
+                if not gc.isenabled():  # as in child.start_collector
+                    gc.freeze()
+                    gc.enable()
+                self._announce(status.greeting(self._resources.run_dir, self._resources.http_address))
         elif not serving and self._phase.now is Phase.SERVING:
             self._phase.move(Phase.DEGRADED)
 
@@ -247,8 +255,27 @@ class Supervisor:
         if op == OP_STATUS:
             from topicd.ipc.protocol.messages import Status  # a start does without it
 
-            return self._told_lately(Status.from_wire(body).stats)
+            want = Status.from_wire(body)
+            if want.settings:
+                return {"settings": self._settings.to_wire()}
+            return self._told_lately(want.stats)
+        if op == OP_DEBUG:
+            return self._debug(body)
         raise InvalidRequest(f"op 0x{op:02x} is not known here; topics are served by the delivery shards")
+
+    def _debug(self, body: dict[str, Any]) -> dict[str, Any]:
+        """For tests: force the pressure of the daemon, or let it be what it is."""
+        from topicd.ipc.protocol.messages import Debug
+
+        want = Debug.from_wire(body)
+        if not self._settings.test_clock:
+            raise InvalidRequest("debug requests need the test clock")
+        if want.pressure_ppm is not None:
+            self._governor.force(want.pressure_ppm / 1_000_000, time.monotonic())
+        elif want.pressure_off:
+            self._governor.force(None, time.monotonic())
+        self._told.clear()
+        return self._governor.status()
 
     def _told_lately(self, with_stats: bool) -> dict[str, Any]:
         """Who asks again at once gets the same answer: looking at every process takes milliseconds of this loop."""
@@ -267,6 +294,7 @@ class Supervisor:
             "instance": self._resources.identity.instance,
             "run": self._resources.identity.record.run,
             "uptime_s": uptime_s,
+            "pressure": self._governor.status(),
             "processes": table.rows(self._family.children, uptime_s, now, with_stats),
         }
 

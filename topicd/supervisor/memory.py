@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from topicd import paths, values
 from topicd.config import ConfigError
-from topicd.ipc import doorbell, ring, shm, slots
+from topicd.ipc import doorbell, pressure, ring, shm, slots, tally
 from topicd.ipc.control import process_name
+from topicd.ipc.pressure import Board
 from topicd.ipc.shardboot import DELIVERY, WAL
 from topicd.ipc.stats import PAYLOAD_MAX, StatsPage
 from topicd.limits import MIB
@@ -22,7 +23,8 @@ WAL_STATE_MAX = 8 * 1024
 
 
 class Memory:
-    """Rings between WAL and delivery shards, a bell for each of these, a page of figures for every process."""
+    """Rings between WAL and delivery shards, a bell for each of these, a page of figures for every process, and the
+    board with the pressure of all."""
 
     def __init__(
         self, instance: str, wal_shards: int, delivery_shards: int, ring_bytes: int, names: Sequence[str] = ()
@@ -36,6 +38,7 @@ class Memory:
         self._names = list(dict.fromkeys([*self._rung, *names]))
         self.pages: dict[str, StatsPage] = {}
         self.bells: dict[str, int] = {}
+        self.board: Board | None = None
 
     def create(self) -> None:
         """ConfigError if it can never fit, OSError if it does not now."""
@@ -55,6 +58,8 @@ class Memory:
             for dlv in range(self._delivery_shards):
                 ring.create(paths.ring_shm(self.instance, wal, dlv), self._ring_bytes, self.instance).close()
         self.pages = {name: StatsPage.create(self.instance, name) for name in self._names}
+        self.board = Board(pressure.create(self.instance, self._delivery_shards))
+        tally.create(self.instance, self._delivery_shards).close()
         for name in self._rung:
             self.bells[name] = doorbell.create_fd()
         doorbell.create_words(paths.bells_shm(self.instance), len(self._rung), self.instance).close()
@@ -64,7 +69,9 @@ class Memory:
             page.close()
         for fd in self.bells.values():
             os.close(fd)
-        self.pages, self.bells = {}, {}
+        if self.board is not None:
+            self.board.close()
+        self.pages, self.bells, self.board = {}, {}, None
 
     def _check_size(self) -> None:
         """Is the whole of it too small? That is no moment's trouble."""

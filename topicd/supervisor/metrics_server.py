@@ -142,7 +142,7 @@ class MetricsServer:
             return
         else:
             return
-        visit.out = memoryview(_response(page))
+        visit.out = memoryview(_response(page, body=not visit.request.startswith(b"HEAD ")))
         self._selector.modify(visit.sock, selectors.EVENT_WRITE, self._selector.get_key(visit.sock).data)
         self._send(visit)
 
@@ -163,7 +163,7 @@ class MetricsServer:
         if anybody and not _to_this_machine(request):
             return Page(HTTPStatus.MISDIRECTED_REQUEST, "this port answers to localhost and 127.0.0.1 only\n")
         make = self._pages.get(words[1].split(b"?", 1)[0].decode("latin-1"))
-        if words[0] != b"GET" or make is None:
+        if words[0] not in (b"GET", b"HEAD") or make is None:
             return Page(HTTPStatus.NOT_FOUND, f"there is {', '.join(f'GET {path}' for path in self._pages)}\n")
         try:
             return make()
@@ -200,13 +200,14 @@ def _loopback(port: int) -> socket.socket:
     return listener
 
 
-def _response(page: Page) -> bytes:
-    body = page.body.encode()
+def _response(page: Page, *, body: bool = True) -> bytes:
+    """Without its body for who asked with HEAD."""
+    content = page.body.encode()
     head = [
         f"HTTP/1.1 {page.status.value} {page.status.phrase}",
         f"Content-Type: {page.content_type}",
-        f"Content-Length: {len(body)}",
+        f"Content-Length: {len(content)}",
         "Cache-Control: no-store",
         "Connection: close",
     ]
-    return "\r\n".join([*head, "", ""]).encode() + body
+    return "\r\n".join([*head, "", ""]).encode() + (content if body else b"")

@@ -19,6 +19,7 @@ from topicd.config import Settings
 from topicd.disk import datadir
 from topicd.disk.fs import RealFs
 from topicd.disk.identity import ID_BLOCK, Identity
+from topicd.ipc.pressure import Board
 from topicd.ipc.protocol import unixsock
 from topicd.ipc.stats import StatsPage
 from topicd.paths import DataDir, Instance, RunDir
@@ -46,6 +47,8 @@ class Resources:
         self._owns_run_dir = self._inherited = False
         self._first_ids = 0
         self._listeners: dict[str, socket.socket] = {}
+        self.http_listeners: list[socket.socket] = []
+        self.http_address = ""  # empty: no port is served
 
     def take_lock(self) -> None:
         """First of all; LockHeld if another daemon runs on the directory."""
@@ -70,16 +73,50 @@ class Resources:
     def listen(self, environ: MutableMapping[str, str], sockets: Mapping[str, Path]) -> socket.socket:
         """The socket systemd handed over, or our own. Those of processes are made here as well: clients of one that
         recovers or is started anew wait in its queue and need not look for it again and again."""
-        given = inherited_sockets(environ)
-        for extra in given[1:]:
+        all_given = inherited_sockets(environ)
+        given = [sock for sock in all_given if sock.family == socket.AF_UNIX]
+        web = [sock for sock in all_given if sock.family != socket.AF_UNIX]
+        for extra in (*given[1:], *(web[1:] if self._settings.http else web)):
             extra.close()
         listener = given[0] if given else unixsock.listen(self.run_dir.socket, self._settings.mode, _BACKLOG)
         # Whoever listens on the main socket owns the directory; processes of an earlier run are gone.
         self._owns_run_dir, self._inherited = True, bool(given)
         self._remove_process_sockets()
+        if self._settings.http:
+            self.listen_http(web[0] if web else None)
         for name, path in sockets.items():
             self._listeners[name] = unixsock.listen(path, self._settings.mode, _BACKLOG)
         return listener
+
+    def listen_http(self, given: socket.socket | None = None) -> None:
+        """On its socket, and on the port that systemd handed over, or its own if that is free: somebody else's is said,
+        and no reason to stop."""
+        run, settings = self.run_dir, self._settings
+        self.http_listeners = [unixsock.listen(run.http_socket, settings.mode, _BACKLOG)]
+        run.http_port.unlink(missing_ok=True)
+        listener = given or self._http_listener()
+        if listener is None:
+            return
+        listener.setblocking(False)
+        self.http_listeners.append(listener)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.http_address = f"{'https' if settings.http_tls else 'http'}://{shown}:{port}"
+        run.http_port.write_text(f"{port}\n")
+
+    def _http_listener(self) -> socket.socket | None:
+        settings = self._settings
+        if not settings.http_listen:
+            return None
+        host, port = settings.http_host_port
+        try:
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        except OSError as exc:
+            place = self.run_dir.http_socket
+            facts = {"address": settings.http_listen, "error": exc.strerror or exc, "socket": place}
+            log.error("HTTP is served on its socket only", extra=facts)
+            return None
 
     def listen_fd(self, process: str) -> int:
         """What it inherits."""
@@ -87,12 +124,17 @@ class Resources:
 
     def stop_listening(self) -> None:
         """Nobody is started any more: who connects is refused once the process itself has closed its socket."""
-        for listener in self._listeners.values():
+        for listener in (*self._listeners.values(), *self.http_listeners):
             listener.close()
 
     @property
     def bells(self) -> dict[str, int]:
         return self._memory.bells
+
+    @property
+    def board(self) -> Board:
+        assert self._memory.board is not None, "asked for before open()"
+        return self._memory.board
 
     def page(self, process: str) -> StatsPage:
         return self._memory.pages[process]
@@ -126,6 +168,8 @@ class Resources:
                 unixsock.remove(self.run_dir.socket)
             if clean:
                 self._remove_process_sockets()
+                unixsock.remove(self.run_dir.http_socket)
+                self.run_dir.http_port.unlink(missing_ok=True)
             self._owns_run_dir = False
         if self.lock_fd >= 0:
             os.close(self.lock_fd)

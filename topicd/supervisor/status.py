@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topicd import __version__, limits
@@ -62,12 +66,18 @@ def _standing(child: Child) -> str:
     return f"{child.name} {child.state}{percent}"
 
 
-def greeting(run: RunDir) -> str:
-    return f"""topicd {__version__} listens on {run.socket}
-try:
-  topicctl publish orders hello
-  topicctl read orders --from 0
-  topicctl watch orders"""
+def greeting(run: RunDir, http: str = "") -> str:
+    """What somebody sees who starts it by hand; the commands work in any directory and any shell."""
+    web = f"\nHTTP on {http}: curl {http}/v0/topics" if http else ""
+    usual = [Path("/run/topicd"), Path(os.environ.get("XDG_RUNTIME_DIR", "/nowhere")) / "topicd"]
+    where = "" if run.root in usual else f"\n  export TOPICD_SOCKET={shlex.quote(str(run.socket))}"
+    beside = Path(sys.executable).parent / "topicctl"
+    topicctl = "topicctl" if shutil.which("topicctl") or not beside.exists() else shlex.quote(str(beside))
+    return f"""topicd {__version__} listens on {run.socket}{web}
+try in another terminal:{where}
+  {topicctl} publish orders hello
+  {topicctl} read orders
+  {topicctl} watch orders"""
 
 
 class ProcessTable:

@@ -27,7 +27,7 @@ def open_consumer(call: Call, want: OpenConsumer) -> None:
     topic = _topic(call, want.topic)
     known = topic.consumers.get(want.name)
     if known is not None:
-        call.answer({**_row(topic, known), "created": False})
+        call.answer({**_row(call, topic, known), "created": False})
         return
     if len(topic.consumers) >= CONSUMERS_MAX:
         raise Throttled(f"{CONSUMERS_MAX} consumers exist already", limit="consumers", retry_after_ms=1_000)
@@ -39,7 +39,7 @@ def ack(call: Call, want: AckConsumer) -> None:
     topic = _topic(call, want.topic)
     consumer = _get(topic, want.name)
     if _existing_seq(topic, want.seq) <= consumer.acked:
-        call.answer(_row(topic, consumer))
+        call.answer(_row(call, topic, consumer))
     else:
         _change(call, topic, "ack", want.name, want.seq)
 
@@ -61,14 +61,14 @@ def remove(call: Call, want: RemoveConsumer) -> None:
 @operation(ConsumerState)
 def state(call: Call, want: ConsumerState) -> None:
     topic = _topic(call, want.topic)
-    call.answer(_row(topic, _get(topic, want.name)))
+    call.answer(_row(call, topic, _get(topic, want.name)))
 
 
 @operation(ListConsumers)
 def list_consumers(call: Call, want: ListConsumers) -> None:
     topic = _topic(call, want.topic)
     by_name = sorted(topic.consumers, key=lambda consumer: consumer.name)
-    call.answer({"consumers": [_row(topic, consumer) for consumer in by_name]})
+    call.answer({"consumers": [_row(call, topic, consumer) for consumer in by_name]})
 
 
 def _change(call: Call, topic: Topic, action: str, name: str, acked: int | None, **more: Any) -> None:
@@ -81,11 +81,11 @@ def _change(call: Call, topic: Topic, action: str, name: str, acked: int | None,
         call.shard.deletion.free_acked(topic)
         consumer = topic.consumers.get(name)
         if consumer is not None:
-            call.answer({**_row(topic, consumer), **more})
+            call.answer({**_row(call, topic, consumer), **more})
         elif action == "remove":
             call.answer({"name": name})
         else:
-            call.refuse(_not_found(topic, name))
+            call.refuse(consumer_not_found(topic, name))
 
     def refused(error: TopicdError) -> None:
         call.refuse(error)
@@ -128,15 +128,15 @@ def _existing_seq(topic: Topic, seq: int) -> int:
 def _get(topic: Topic, name: str) -> NamedConsumer:
     consumer = topic.consumers.get(name)
     if consumer is None:
-        raise _not_found(topic, name)
+        raise consumer_not_found(topic, name)
     return consumer
 
 
-def _not_found(topic: Topic, name: str) -> ConsumerNotFound:
+def consumer_not_found(topic: Topic, name: str) -> ConsumerNotFound:
     return ConsumerNotFound(f"topic {topic.name!r} has no consumer {name!r}", topic=topic.name, name=name)
 
 
-def _row(topic: Topic, consumer: NamedConsumer) -> dict[str, Any]:
+def _row(call: Call, topic: Topic, consumer: NamedConsumer) -> dict[str, Any]:
     visible = topic.seqs.visible
     return {
         "name": consumer.name,
@@ -145,4 +145,5 @@ def _row(topic: Topic, consumer: NamedConsumer) -> dict[str, Any]:
         "lag": topic.consumers.lag(consumer, visible, topic.floors.earliest),
         "updated_ts": consumer.updated_ms,
         "topic_id": topic.id,
+        "holder": call.shard.holders.holder_of(topic, consumer.name),
     }

@@ -8,6 +8,7 @@ from topicd.errors import InvalidRequest, Unauthorized
 from topicd.ipc.protocol.messages import Hello, Ping, Status
 from topicd.ipc.protocol.wire import PROTOCOL_VERSION, check_version
 from topicd.shards.delivery.sessions.call import Call, operation
+from topicd.tokens import digest_of
 
 
 @operation(Hello)
@@ -17,7 +18,8 @@ def hello(call: Call, want: Hello) -> None:
     if connection.needs_token and not connection.greeted:
         guest = connection.guest
         try:
-            connection.rights = connections.authorize(want.token)
+            connection.rights = connections.authorize(want.token, connection.who)
+            connection.token = digest_of(want.token or "")
         except Unauthorized as exc:
             if guest is None:
                 raise
@@ -26,6 +28,7 @@ def hello(call: Call, want: Hello) -> None:
         if guest is not None:
             connections.strangers.leave(guest)
     connection.greeted = True
+    connection.client = str(want.client)[:64]
     call.answer(
         {
             "version": PROTOCOL_VERSION,
@@ -37,6 +40,7 @@ def hello(call: Call, want: Hello) -> None:
             "delivery_shards": place.delivery_shards,
             "shards": place.socket_paths,
             "tcp_ports": connections.tcp_ports,
+            "chat_port": place.settings.chat_host_port[1] if place.settings.chat_listen else 0,
             "limits": {
                 "max_batch_records": limits.MAX_BATCH_RECORDS,
                 "max_batch_bytes": limits.MAX_BATCH_BYTES,

@@ -6,10 +6,19 @@ import logging
 from typing import Any
 
 from topicd import limits
-from topicd.errors import InvalidRequest, TopicdError, TopicNotFound
+from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicdError, TopicNotFound
 from topicd.frames import FrameType
-from topicd.ipc.protocol.messages import Configure, DeleteTopic, ForgiveGap, ListTopics, OpenTopic, TopicState
-from topicd.model import TopicConfig, is_internal
+from topicd.ipc.protocol.messages import (
+    Configure,
+    DeleteTopic,
+    ForgiveGap,
+    ListTopics,
+    OpenTopic,
+    SyncTopic,
+    TopicState,
+    Totals,
+)
+from topicd.model import Durability, TopicConfig, is_internal
 from topicd.shards.delivery.ready import effective_priority
 from topicd.shards.delivery.sessions.call import Call, operation
 from topicd.shards.delivery.topic.topic import Topic
@@ -26,11 +35,18 @@ def open_topic(call: Call, want: OpenTopic) -> None:
         call.answer(_opened(topic, created=False))
         return
     call.connection.rights.require("admin" if want.config else "write", want.topic)
+    catalog, config = call.shard.catalog, TopicConfig.from_fields(want.config or {})
+    _check_dead_letter(want.topic, want.config)
+    if want.first_records:
+        refusal = call.shard.admission.first_refusal(config, want.first_bytes, want.first_records)
+        if refusal is not None:
+            raise refusal
+    created = not catalog.is_being_created(want.topic)
 
     def done(born: Topic | None, error: TopicdError | None) -> None:
-        call.done(None if born is None else _opened(born, created=True), error)
+        call.done(None if born is None else _opened(born, created=created), error)
 
-    call.shard.catalog.create(want.topic, TopicConfig.from_fields(want.config or {}), done)
+    catalog.create(want.topic, config, done)
 
 
 def _opened(topic: Topic, *, created: bool) -> dict[str, Any]:
@@ -39,6 +55,8 @@ def _opened(topic: Topic, *, created: bool) -> dict[str, Any]:
         "created": created,
         "head_seq": topic.seqs.visible,
         "earliest_seq": topic.floors.earliest,
+        "durability": topic.config.durability,
+        "type": topic.config.type,
     }
 
 
@@ -46,6 +64,7 @@ def _opened(topic: Topic, *, created: bool) -> dict[str, Any]:
 def configure(call: Call, want: Configure) -> None:
     topic = _found_or_creatable(call, want)
     catalog, fields, created = call.shard.catalog, want.config or {}, False
+    _check_dead_letter(want.topic, fields)
 
     def done(changed: Topic | None, error: TopicdError | None) -> None:
         if changed is None:
@@ -54,10 +73,19 @@ def configure(call: Call, want: Configure) -> None:
             call.answer({"topic_id": changed.id, "created": created, "config": changed.config.to_fields()})
 
     if topic is not None:
-        catalog.configure(topic, fields, done)
-    elif not catalog.configure_unborn(want.topic, fields, done):
+        _check_own(topic)
+        catalog.configure(topic, fields, done, replace=want.replace)
+    elif not catalog.configure_unborn(want.topic, fields, done, replace=want.replace):
         created = True
         catalog.create(want.topic, TopicConfig.from_fields(fields), done)
+
+
+def _check_dead_letter(name: str, fields: dict[str, Any] | None) -> None:
+    wanted = (fields or {}).get("dead_letter")
+    if wanted == name:
+        raise InvalidRequest("dead_letter must be another topic than the queue itself", topic=name)
+    if isinstance(wanted, str) and is_internal(wanted):
+        raise InvalidRequest(f"dead_letter {wanted!r} is not allowed: {limits.INTERNAL}* are topicd's own", topic=name)
 
 
 def _found_or_creatable(call: Call, want: OpenTopic | Configure) -> Topic | None:
@@ -71,7 +99,14 @@ def _found_or_creatable(call: Call, want: OpenTopic | Configure) -> Topic | None
         if is_internal(want.topic) and not want.internal:
             message = f"topic name {want.topic!r} is not allowed: {limits.INTERNAL}* are topicd's own"
             raise InvalidRequest(message, topic=want.topic)
+        if want.topic == limits.ROUTERS:
+            raise Forbidden(f"topic {want.topic} is made with the first router", topic=want.topic)
     return topic
+
+
+def _check_own(topic: Topic) -> None:
+    if topic.policy.own:
+        raise Forbidden(f"only topicd itself changes {topic.name}", topic=topic.name)
 
 
 @operation(TopicState)
@@ -93,15 +128,30 @@ def state(call: Call, want: TopicState) -> None:
             "bytes": topic.contents.bytes,
             "last_write_ts": topic.last_write_ms,
             "last_read_ts": topic.last_read_ms,
-            "effective_priority": effective_priority(topic, shard.place.clock.now_ms()),
+            "effective_priority": _priority(call, topic),
             "config": topic.config.to_fields(),
             "segments": len(topic.contents.segments),
             "stored_seq": topic.seqs.stored,
             "settled_seq": topic.commits.settled(topic.seqs.visible),
             "open_commits": topic.commits.published,
             "lost": [list(gap) for gap in topic.contents.lost][:_LOST_SHOWN],
+            **_queue(call, topic),
         }
     )
+
+
+def _queue(call: Call, topic: Topic) -> dict[str, Any]:
+    if topic.queue is None:
+        return {}
+    service = call.shard.queues.of(topic)
+    service.look()
+    dead = service.endings.totals.dead
+    return {"queue": {"ready": topic.queue.ready, "in_flight": topic.queue.in_flight, "dead_lettered": dead}}
+
+
+def _priority(call: Call, topic: Topic) -> int:
+    clock = call.shard.place.clock
+    return effective_priority(topic, clock.now_ms(), clock.monotonic())
 
 
 @operation(ListTopics)
@@ -126,7 +176,44 @@ def _row(call: Call, topic: Topic) -> dict[str, Any]:
         "bytes": topic.contents.bytes,
         "durability": topic.config.durability,
         "type": topic.config.type,
+        "effective_priority": _priority(call, topic),
+        "settled_seq": topic.commits.settled(topic.seqs.visible),
     }
+
+
+@operation(Totals)
+def totals(call: Call, want: Totals) -> None:
+    rights, classes = call.connection.rights, dict.fromkeys(map(str, Durability), 0)
+    records = content = queues = 0
+    for topic in call.shard.catalog.by_name.values():
+        if is_internal(topic.name) or not topic.live or not rights.allows(topic.name):
+            continue
+        classes[topic.config.durability] += 1
+        records += topic.contents.count
+        content += topic.contents.bytes
+        queues += topic.config.type == "queue"
+    call.answer(
+        {
+            "topics": sum(classes.values()),
+            "classes": classes,
+            "records": records,
+            "bytes": content,
+            "queue_topics": queues,
+        }
+    )
+
+
+@operation(SyncTopic)
+def sync_topic(call: Call, want: SyncTopic) -> None:
+    topic = call.shard.catalog.get(want.topic)
+    answer = {"topic_id": topic.id, "head_seq": topic.seqs.visible}
+    outlet = call.shard.log.outlets[topic.outlet]
+    if topic.policy.logged and outlet.read_only_errno:
+        raise outlet.refusal()
+    if call.shard.log.crowded:
+        raise Throttled("too many changes are under way", limit="changes under way", retry_after_ms=100)
+    if not topic.policy.logged or not outlet.when_synced(lambda: call.answer(answer), call.refuse):
+        call.answer(answer)
 
 
 @operation(DeleteTopic)
@@ -135,10 +222,12 @@ def delete_topic(call: Call, want: DeleteTopic) -> None:
     topic = catalog.get(want.topic)
     call.shard.retention.expire(topic)
 
-    def done(gone: Topic | None, error: TopicdError | None) -> None:
-        call.done(None if gone is None else {"topic_id": gone.id}, error)
+    _check_own(topic)
 
-    catalog.delete(topic, if_empty=want.if_empty, done=done)
+    def done(removed: list[str], error: TopicdError | None) -> None:
+        call.done({"topic_id": topic.id, "routers_removed": removed} if error is None else None, error)
+
+    call.shard.routing.delete(topic, want.if_empty, done)
 
 
 @operation(ForgiveGap)

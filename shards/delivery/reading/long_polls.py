@@ -37,6 +37,10 @@ class LongPoll(Follower):
         self._topic.followers.add(self)
         self._timer = loop.call_later(wait_ms / 1000, self._expire)
 
+    @property
+    def asked(self) -> bool:
+        return True
+
     def moved(self) -> None:
         self._answer(give_up=False)
 
@@ -62,6 +66,8 @@ class LongPoll(Follower):
             return
         if answer.count or answer.tombstone is not None or give_up:
             self.cancel()
+            if answer.count:
+                self._reader.note_read(self._topic)
             self._outbox.fetched(self._request_id, self._topic, answer, self._started_at)
         else:
             self._from_seq = answer.next_from

@@ -87,6 +87,8 @@ class Reader:
             stop = min(stop, answer.settled)
         if len(topic.contents.lost):
             position, stop = self._report_lost(topic, answer, position, stop)
+        if len(topic.inflows.trimmed):
+            position, stop = self._report_trimmed(topic, answer, position, stop)
         limit = min(max(limit, 1), FETCH_RECORDS_MAX)
         max_bytes = min(max(max_bytes, 1), FETCH_BYTES_MAX)
         nodes = chosen.nodes if topic.config.dedupe_node else ()
@@ -140,6 +142,8 @@ class Reader:
         if blob is None or from_seq + 1 < max(blob.first_seq, topic.floors.earliest) or from_seq >= topic.seqs.visible:
             return None
         if topic.config.ttl_ms or topic.contents.damaged or len(topic.contents.lost) or len(topic.contents.tail_dead):
+            return None
+        if len(topic.inflows.trimmed):
             return None
         start, end = blob.offset_of(from_seq + 1), blob.end
         if end - start > max_bytes:
@@ -265,6 +269,17 @@ class Reader:
             reason = GapReason.POWER_LOSS.value
             about = min(topic.contents.missed_within(first, last), last - first + 1)
             gap = Tombstone(first, last, reason, about, topic.floors.earliest, topic.seqs.visible)
+            answer.tombstone, position = gap, last
+        return position, stop
+
+    @staticmethod
+    def _report_trimmed(topic: Topic, answer: ReadAnswer, position: int, stop: int) -> tuple[int, int]:
+        """Seqs that stand for records which were gone before a router could copy them, in the same way."""
+        for first, last in topic.inflows.trimmed.within(position + 1, stop):
+            if first > position + 1 or answer.tombstone is not None:
+                return position, first - 1
+            reason = GapReason.SOURCE_TRIM.value
+            gap = Tombstone(first, last, reason, last - first + 1, topic.floors.earliest, topic.seqs.visible)
             answer.tombstone, position = gap, last
         return position, stop
 

@@ -1,5 +1,6 @@
 """Records pushed as they come. Promise: a subscriber gets every record once and in order, or a tombstone; one that does
-not read costs a cursor, never memory, and nobody else notices.
+not read costs a cursor, never memory, and nobody else notices. Topics of one subscription take turns: a long catch-up
+of one does not keep the others waiting.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topicd.errors import TopicdError
+from topicd.ipc.pressure import Board
 from topicd.limits import FETCH_RECORDS_MAX, KIB
 from topicd.model import Tombstone
 from topicd.shards.delivery.agenda import Agenda
@@ -20,6 +22,10 @@ from topicd.tokens import Rights
 
 _PUSH_BYTES = 256 * KIB
 _PUSHES_PER_TURN = 8
+_PUSHES_IN_A_ROW = 2  # of one topic, while others of the subscription are behind, too
+_UNKNOWN = -1.0  # since when it lags
+_TOLD = -2.0
+LAGGED_S = 5.0  # behind for so long: the subscriber is told
 
 
 class Pushing:
@@ -30,12 +36,31 @@ class Pushing:
         reader: Reader,
         agenda: Agenda,
         counters: Counters,
+        board: Board,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self.reader = reader
         self.agenda = agenda
         self.counters = counters
+        self.board = board
         self.call_soon = call_soon
+        self.lagging: dict[TopicFeed, float] = {}  # without room for what came, since when
+
+    def tell_lagging(self, now: float) -> None:
+        """Once a second."""
+        for feed, since in list(self.lagging.items()):
+            if since == _UNKNOWN:
+                self.lagging[feed] = now
+            elif since >= 0 and now - since >= LAGGED_S:
+                self.lagging[feed] = _TOLD
+                feed.tell_lag()
+
+    def is_paused(self, topic: Topic) -> bool:
+        """Is it not pushed for now? Then it is when the pressure is gone."""
+        if not (topic.policy.yields and self.board.pausing):
+            return False
+        self.agenda.ready.park(topic)
+        return True
 
 
 class Subscription:
@@ -50,6 +75,8 @@ class Subscription:
         credit: int,
         chosen: ReadFilter,
         pattern: str,
+        *,
+        progress: bool = False,
     ) -> None:
         self.pushing = pushing
         self.outbox = outbox
@@ -58,6 +85,9 @@ class Subscription:
         self.credit = credit
         self.filter = chosen
         self.pattern = pattern
+        self.progress = progress  # it wants to know how far it was looked, too
+        self.awaited: set[str] = set()  # topics that were named and do not exist yet
+        self.on_close: Callable[[], None] | None = None
         self.feeds: dict[int, TopicFeed] = {}
         self._scheduled = False
 
@@ -77,7 +107,7 @@ class Subscription:
         self.resume()
 
     def resume(self) -> None:
-        if not self.blocked and any(feed.behind for feed in self.feeds.values()):
+        if not self.blocked and any(feed.behind and not feed.paused for feed in self.feeds.values()):
             self.schedule()
 
     def schedule(self) -> None:
@@ -86,20 +116,41 @@ class Subscription:
             self._scheduled = True
             self.pushing.call_soon(self._run)
 
-    def close(self) -> None:
+    def unfollow(self) -> None:
         for feed in self.feeds.values():
-            feed.topic.followers.discard(feed)
+            feed.leave()
         self.feeds.clear()
+
+    def close(self) -> None:
+        self.unfollow()
+        self.awaited.clear()
+        if self.on_close is not None:
+            self.on_close()
 
     def _run(self) -> None:
         self._scheduled = False
         budget = _PUSHES_PER_TURN
-        for feed in list(self.feeds.values()):
-            budget -= feed.pump(budget)
-            if budget <= 0 or self.blocked:
+        while budget > 0:
+            pushed = self._round(budget)
+            if not pushed:
                 break
+            budget -= pushed
         self.outbox.flush()
         self.resume()
+
+    def _round(self, budget: int) -> int:
+        """Each topic has its turn, and who had one goes behind the others; the number of pushes."""
+        pushed, feeds = 0, self.feeds
+        for topic_id, feed in list(feeds.items()):
+            if pushed >= budget or self.blocked:
+                break
+            if feed.paused:
+                continue
+            pushes = feed.pump(min(budget - pushed, _PUSHES_IN_A_ROW))
+            pushed += pushes
+            if pushes and len(feeds) > 1 and feeds.pop(topic_id, None) is not None:
+                feeds[topic_id] = feed
+        return pushed
 
 
 class TopicFeed(Follower):
@@ -111,6 +162,14 @@ class TopicFeed(Follower):
         self.cursor = from_seq
         self._tombstone = tombstone
         self._lagged = False
+
+    @property
+    def paused(self) -> bool:
+        return self.topic.policy.yields and not self.asked and self._subscription.pushing.is_paused(self.topic)
+
+    @property
+    def asked(self) -> bool:
+        return self._subscription.progress  # a router of another shard
 
     @property
     def behind(self) -> bool:
@@ -128,8 +187,13 @@ class TopicFeed(Follower):
             sub.schedule()
         sub.pushing.agenda.flush_first(sub.outbox)
 
+    def leave(self) -> None:
+        self.topic.followers.discard(self)
+        self._subscription.pushing.lagging.pop(self, None)
+
     def gone(self) -> None:
         sub, topic = self._subscription, self.topic
+        sub.pushing.lagging.pop(self, None)
         sub.feeds.pop(topic.id, None)
         sub.outbox.notice(sub.id, {"event": "topic_deleted", "topic": topic.name, "topic_id": topic.id})
 
@@ -148,8 +212,12 @@ class TopicFeed(Follower):
                 pushes += 1
             elif not moved:
                 return pushes
-        if not self.behind:
+            elif sub.progress and answer.next_from >= self.topic.seqs.visible:
+                sub.outbox.push(sub.id, self.topic, answer)
+                pushes += 1
+        if self._lagged and not self.behind:
             self._lagged = False
+            sub.pushing.lagging.pop(self, None)
         return pushes
 
     def _next(self) -> ReadAnswer | None:
@@ -160,7 +228,7 @@ class TopicFeed(Follower):
                 answer = reader.fetch(self.topic, self.cursor, FETCH_RECORDS_MAX, _PUSH_BYTES, sub.filter)
         except TopicdError as exc:
             sub.outbox.notice(sub.id, {"event": "error", "topic": self.topic.name, **exc.to_wire()})
-            self.topic.followers.discard(self)
+            self.leave()
             sub.feeds.pop(self.topic.id, None)
             return None
         if self._tombstone is not None:
@@ -172,3 +240,10 @@ class TopicFeed(Follower):
         if not self._lagged:
             self._lagged = True
             sub.pushing.counters.lagged += 1
+            sub.pushing.lagging[self] = _UNKNOWN
+
+    def tell_lag(self) -> None:
+        """Advice, behind whatever waits for this connection: nothing is lost, it reads on from the log."""
+        sub, topic = self._subscription, self.topic
+        facts = {"topic": topic.name, "topic_id": topic.id, "from_seq": self.cursor, "head_seq": topic.seqs.visible}
+        sub.outbox.notice(sub.id, {"event": "lagged", **facts})

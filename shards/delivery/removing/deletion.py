@@ -16,7 +16,7 @@ from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.pulse import Pulse
 from topicd.shards.delivery.reading.live import IndexSizes, LiveRecords, Sizes
 from topicd.shards.delivery.reading.segments import Segments
-from topicd.shards.delivery.removing.retention import Retention
+from topicd.shards.delivery.removing.retention import Retention, note_removed
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
@@ -100,6 +100,10 @@ class Deletion:
 
     def replay(self, topic: Topic, body: dict[str, Any]) -> None:
         """Marks and floor only: recovery counts what is left once, at its end."""
+        if "seqs" in body:
+            flat = [int(bound) for bound in body["seqs"]]
+            self.replay_seqs(topic, Ranges(zip(flat[0::2], flat[1::2], strict=True)))
+            return
         before, match = body.get("before"), body.get("match")
         last = int(body["bound"]) if before is None else min(int(body["bound"]), int(before) - 1)
         if match is None:
@@ -119,9 +123,51 @@ class Deletion:
             return Removed(0, 0)
         records, content = self._live.within(topic, floors.earliest, last)
         topic.contents.remove(records, content)
+        note_removed(topic)
         floors.advance(self._live.first_from(topic, last + 1))
         self._retention.give_back(topic)
         return Removed(records, content)
+
+    # ---- seqs by name ----
+
+    def delete_seqs(self, topic: Topic, seqs: Ranges, done: Callable[[int, TopicdError | None], None]) -> None:
+        """Through the log; how many there were."""
+
+        def stored() -> None:
+            records = self.apply_seqs(topic, seqs)
+            note_removed(topic)
+            done(records, None)
+
+        self._log.change(
+            topic,
+            FrameType.DELETE,
+            {"seqs": [bound for pair in seqs for bound in pair], "bound": topic.seqs.visible},
+            seq=topic.seqs.visible,
+            need=topic.policy.change_need,
+            applied=stored,
+            refused=lambda error: done(0, error),
+        )
+
+    def apply_seqs(self, topic: Topic, seqs: Ranges) -> int:
+        """The log says already that these go: how many were live."""
+        removed = self.replay_seqs(topic, seqs)
+        if removed.records:
+            topic.contents.remove(removed.records, removed.content)
+            if topic.floors.earliest in seqs:
+                topic.floors.advance(self._live.first_from(topic, topic.floors.earliest))
+            self._counters.deleted += removed.records
+            self._retention.give_back(topic)
+        return removed.records
+
+    def replay_seqs(self, topic: Topic, seqs: Ranges) -> Removed:
+        earliest, found = topic.floors.earliest, Removed(0, 0)
+        for info in topic.contents.segments:
+            wanted = seqs.within(max(info.first_seq, earliest), info.last_seq)
+            inside = _fresh(topic.contents.marks.get(info.first_seq), wanted) if wanted else wanted
+            if inside:
+                found = found.plus(*self._mark_ranges(topic, info, inside, self._live.sizes(topic, info)))
+        tail = seqs.within(max(topic.seqs.stored + 1, earliest), topic.seqs.visible)
+        return found.plus(*self._mark_tail(topic, _fresh(topic.contents.tail_dead, tail)))
 
     # ---- what an abandoned commit has published ----
 
@@ -129,6 +175,7 @@ class Deletion:
         """The commit is closed, its producer goes on behind the fence, and what is taken back is deleted: how many."""
         removed = self.replay_abandoned(topic, body)
         topic.contents.remove(removed.records, removed.content)
+        note_removed(topic)
         topic.floors.advance(self._live.first_from(topic, topic.floors.earliest))
         if removed.records:
             self._counters.deleted += removed.records
@@ -138,22 +185,14 @@ class Deletion:
     def replay_abandoned(self, topic: Topic, body: dict[str, Any]) -> Removed:
         topic.producers.fence(int(body["producer_id"]), int(body["fence"]))
         topic.commits.replay_change(body)
-        earliest, found = topic.floors.earliest, Removed(0, 0)
-        wanted = Ranges((int(first), int(last)) for first, last in body["taken_back"])
-        for info in topic.contents.segments:
-            known = topic.contents.marks.get(info.first_seq)
-            inside = _fresh(known, wanted.within(max(info.first_seq, earliest), info.last_seq))
-            if inside:
-                self._pulse.show()
-                found = found.plus(*self._mark_ranges(topic, info, inside, self._live.sizes(topic, info)))
-        tail = wanted.within(max(topic.seqs.stored + 1, earliest), topic.seqs.visible)
-        return found.plus(*self._mark_tail(topic, _fresh(topic.contents.tail_dead, tail)))
+        return self.replay_seqs(topic, Ranges((int(first), int(last)) for first, last in body["taken_back"]))
 
     # ---- by tag ----
 
     def _delete_matching(self, topic: Topic, match: TagMatch, last: int) -> Removed:
         removed = self._mark_matching(topic, match, last)
         topic.contents.remove(removed.records, removed.content)
+        note_removed(topic)
         topic.floors.advance(self._live.first_from(topic, topic.floors.earliest))
         if removed.records:
             self._retention.give_back(topic)

@@ -78,6 +78,7 @@ class Retention:
             content += sizes.content(a, b)
             behind = b + 1
         topic.contents.remove(records, content)
+        note_removed(topic)
         if records:
             # Not the floor itself: what was deleted just below it is no loss.
             floors.note_loss(behind, reason.value, records)
@@ -105,6 +106,12 @@ class Retention:
             floors = topic.floors
             body = {"evict_floor": floors.evict_floor, "losses": [list(loss) for loss in floors.losses]}
             self._log.change(topic, FrameType.EVICT_WATERMARK, body, seq=floors.evict_floor, need=Need.PLACED)
+
+
+def note_removed(topic: Topic) -> None:
+    """Records went, and some of them may have been jobs."""
+    if topic.queue is not None:
+        topic.queue.stale = True
 
 
 def _until_freed(sizes: Sizes, first: int, last: int, content: int) -> tuple[int, int]:

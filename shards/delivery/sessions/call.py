@@ -27,7 +27,7 @@ class Call:
         self.started_at = shard.place.clock.monotonic() if flags & FLAG_PERFORMANCE else None
 
     def answer(self, body: dict[str, Any]) -> None:
-        self.connection.answer(self.op, self.request_id, body)
+        self.connection.answer(self.op, self.request_id, body, self.started_at)
 
     def refuse(self, error: TopicdError) -> None:
         self.connection.refused(self.request_id, error)

@@ -6,6 +6,7 @@ from topicd.errors import TopicdError
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.queues.takers import Taker
 from topicd.shards.delivery.reading.long_polls import LongPoll
 from topicd.shards.delivery.reading.subscriptions import Subscription
 from topicd.shards.delivery.sessions.outbox import Outbox
@@ -19,9 +20,17 @@ class Connection(Outbox):
         self.greeted = False
         self.guest: Guest | None = None  # of another machine
         self.needs_token = False
+        self.trusted = False  # the shard's own
         self.rights: Rights = EVERYTHING
+        self.uid: int | None = None  # of a peer on this machine
+        self.who = "somebody"  # as far as one can tell
+        self.client = ""  # what it calls itself
+        self.since_ms = 0
+        self.token = b""  # the digest of what it was let in with
+        self.bytes_in = 0
         self.subscriptions: dict[int, Subscription] = {}
         self.long_polls: set[LongPoll] = set()
+        self.takers: dict[int, Taker] = {}  # by request id: claims that wait, and streams of jobs
         self.waiting_since = 0.0  # a message has been incomplete since then; 0.0: none is
 
     @property
@@ -30,6 +39,11 @@ class Connection(Outbox):
 
     def turn_away(self, request_id: int, error: TopicdError, after_s: float) -> None:
         """Listen no more, say why in a moment, and close."""
+        raise NotImplementedError
+
+    def cut_off(self, error: TopicdError, after_s: float) -> bool:
+        """Say why behind what waits for it, close, and do not wait longer than that for it to read. False: it is being
+        closed already."""
         raise NotImplementedError
 
     def relax(self) -> None:

@@ -4,14 +4,21 @@ checked, its right is there for the topic it names, and it is not one change too
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from topicd.errors import InvalidRequest, Throttled
-from topicd.ipc.protocol.wire import OP_HELLO, unpack_map
+from topicd.errors import InvalidRequest, Throttled, TopicdError
+from topicd.ipc.protocol.messages import Op, Request, Subscribe
+from topicd.ipc.protocol.wire import OP_CLAIM, OP_FETCH, OP_HELLO, unpack_map
 from topicd.shards.delivery import ops
 from topicd.shards.delivery.sessions.call import OPERATIONS, RAW_OPERATIONS, Call
+from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.outlet import ENTRIES_MAX
+
+# Reads of a topic: what its source has acknowledged before them is in it, if routers lead there.
+_READS = frozenset({int(op) for op in (Op.STATE, Op.SUBSCRIBE, Op.WORK, Op.QUEUE_STATE, Op.QUEUE_PEEK)})
+_RAW_READS = frozenset({OP_FETCH, OP_CLAIM})
 
 # Every module in ops/ declares its operations when it is imported.
 for _file in sorted(Path(ops.__path__[0]).glob("[a-z]*.py")):
@@ -25,7 +32,12 @@ def dispatch(call: Call, body: memoryview) -> None:
         raise InvalidRequest("the first message must be HELLO")
     raw = RAW_OPERATIONS.get(op)
     if raw is not None:
-        raw(call, body)
+        topic = call.shard.catalog.by_id.get(int.from_bytes(body[:8], "little")) if op in _RAW_READS else None
+        if topic is None or not len(topic.inflows) or call.shard.routing.is_fresh(topic):
+            raw(call, body)
+        else:
+            kept = memoryview(bytes(body))
+            call.shard.routing.when_fresh([topic], lambda: _resume(call, lambda: raw(call, kept)))
         return
     declared = OPERATIONS.get(op)
     if declared is None:
@@ -37,4 +49,25 @@ def dispatch(call: Call, body: memoryview) -> None:
     want = wanted.from_wire(unpack_map(body))
     if wanted.RIGHT:
         connection.rights.require_any(wanted.RIGHT, getattr(want, "topic"))  # noqa: B009 (a field of the subclass)
-    function(call, want)
+    stale = _stale(call, want) if op in _READS else None
+    if stale:
+        call.shard.routing.when_fresh(stale, lambda: _resume(call, lambda: function(call, want)))
+    else:
+        function(call, want)
+
+
+def _stale(call: Call, want: Request) -> list[Topic]:
+    """Of the topics that it reads, those that wait for copies."""
+    names = [one.topic for one in want.topics] if isinstance(want, Subscribe) else [str(getattr(want, "topic"))]  # noqa: B009
+    by_name, routing = call.shard.catalog.by_name, call.shard.routing
+    topics = [topic for name in names if (topic := by_name.get(name)) is not None]
+    return [topic for topic in topics if len(topic.inflows) and not routing.is_fresh(topic)]
+
+
+def _resume(call: Call, function: Callable[[], None]) -> None:
+    if call.connection.gone:
+        return
+    try:
+        function()
+    except TopicdError as exc:
+        call.refuse(exc)

@@ -11,18 +11,22 @@ from typing import Any
 import msgpack
 
 from topicd._native import core
+from topicd._native.interface import Buffer
 from topicd.errors import Throttled, TopicdError
 from topicd.ipc.protocol.wire import (
     ANSWER,
     APPENDED,
+    CLAIMED,
     FETCHED,
     FLAG_CAUGHT_UP,
+    FLAG_CONFLICT,
     FLAG_DEDUPED,
     FLAG_PERFORMANCE,
     FLAG_TOMBSTONE,
     HEADER,
     MIN_LENGTH,
     OP_APPENDED,
+    OP_CLAIMED,
     OP_FETCHED,
     OP_NOTICE,
     OP_PUSH,
@@ -36,6 +40,7 @@ from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.reading import ReadAnswer
+from topicd.shards.delivery.sessions.fairness import SHARE
 from topicd.shards.delivery.sessions.peer import Peer
 from topicd.shards.delivery.topic.flight import InFlight, Waiter
 from topicd.shards.delivery.topic.topic import Topic
@@ -45,6 +50,7 @@ _FLUSH_NOW = 64 * KIB
 # An append answer in one go: header and body.
 _APPENDED_MESSAGE = struct.Struct(HEADER.format + APPENDED.format[1:])
 _APPENDED_LENGTH = MIN_LENGTH + APPENDED.size
+_ANSWER_FLAGS = FLAG_DEDUPED | FLAG_CONFLICT
 _NO_PERFORMANCE = PERFORMANCE.pack(0, 0, 0, 0, 0)
 
 
@@ -56,11 +62,22 @@ class Outbox(Peer):
         self._transport: asyncio.Transport | None = None
         self._out: list[Any] = []
         self._out_bytes = 0
+        self.bytes_out = 0
         self._paused = False
         self.in_flight = 0  # appends that are not answered yet
+        self.in_flight_bytes = 0  # about: those that are answered are taken for average ones
+        self.over_share = False  # it waits until enough of them is answered
+        self.held_ms = 0.0  # for so long it was not read from because of pressure, and nobody was told yet
+        self._unread = -1  # bytes that waited for the peer when it was last looked at
+        self._unread_since = 0.0
         self._asked = 0  # other requests
         self._answered = 0  # of these
         self._leaving = False  # it sends no more, and goes when it has its answers
+
+    @property
+    def gone(self) -> bool:
+        """Nobody hears any more."""
+        return self._transport is None
 
     @property
     def write_blocked(self) -> bool:
@@ -70,6 +87,15 @@ class Outbox(Peer):
         if self._transport is not None:
             self.flush()
             self._transport.close()
+
+    def unread_s(self, now: float) -> float:
+        """For how long the peer has taken nothing of what waits for it. To be asked regularly."""
+        transport = self._transport
+        waiting = transport.get_write_buffer_size() if self._paused and transport is not None else 0
+        if not waiting or self._unread < 0 or waiting < self._unread:
+            self._unread_since = now
+        self._unread = waiting if waiting else -1
+        return now - self._unread_since
 
     def write(self, data: Any) -> None:
         self._out.append(data)
@@ -90,6 +116,7 @@ class Outbox(Peer):
         else:
             self._transport.writelines(out)
         self._out = []
+        self.bytes_out += self._out_bytes
         self._out_bytes = 0
         if self._leaving:
             self._leave()
@@ -105,9 +132,16 @@ class Outbox(Peer):
 
     # ---- answers ----
 
-    def answer(self, op: int, request_id: int, body: dict[str, Any]) -> None:
+    def answer(self, op: int, request_id: int, body: dict[str, Any], started_at: float | None = None) -> None:
+        """started_at: when the request came, if the answer shall say how long it took."""
         self._answered += 1
-        self.write(map_message(op | ANSWER, request_id, body))
+        flags = 0
+        if started_at is not None:
+            flags, total = FLAG_PERFORMANCE, (self._place.clock.monotonic() - started_at) * 1000
+            scanned = {"records_scanned": body["examined"]} if "examined" in body else {}
+            body = {**body, "performance": {"server_total_ms": total, "throttle_wait_ms": self.held_ms, **scanned}}
+            self.held_ms = 0.0
+        self.write(map_message(op | ANSWER, request_id, body, flags))
         self._agenda.flush_later(self)
 
     def refused(self, request_id: int, error: TopicdError) -> None:
@@ -123,8 +157,15 @@ class Outbox(Peer):
 
     # ---- appends ----
 
+    def _answered_appends(self, count: int) -> None:
+        left = self.in_flight - count
+        self.in_flight_bytes = self.in_flight_bytes * left // self.in_flight if left > 0 else 0
+        self.in_flight = left
+        if self.over_share and self.in_flight_bytes <= SHARE // 2:
+            self.share_freed()
+
     def appended(self, waiter: Waiter, head: int, entry: InFlight) -> None:
-        self.in_flight -= 1
+        self._answered_appends(1)
         _, request_id, flags, first_seq, records = waiter
         if flags:
             self._write_appended(waiter, head, self._performance(entry) if flags & FLAG_PERFORMANCE else b"")
@@ -136,29 +177,35 @@ class Outbox(Peer):
         self._agenda.to_flush.add(self)
 
     def run_appended(self, request_ids: bytes, first_seq: int, head: int) -> None:
-        self.in_flight -= len(request_ids) // 4
+        self._answered_appends(len(request_ids) // 4)
         self.write(core.run_answers(request_ids, first_seq, head))
         self._agenda.to_flush.add(self)
 
     def deduped(self, waiter: Waiter, head: int) -> None:
-        self.in_flight -= 1
+        self._answered_appends(1)
         self._write_appended(waiter, head, _NO_PERFORMANCE if waiter.flags & FLAG_PERFORMANCE else b"")
         self._agenda.to_flush.add(self)
 
     def append_refused(self, request_id: int, error: TopicdError) -> None:
-        self.in_flight -= 1
+        self._answered_appends(1)
         self._answered -= 1  # of other requests
         self.refused(request_id, error)
 
     def _write_appended(self, waiter: Waiter, head: int, extra: bytes) -> None:
-        flags = waiter.flags & FLAG_DEDUPED
+        flags = waiter.flags & _ANSWER_FLAGS
         fixed = (waiter.request_id, waiter.first_seq, waiter.records, head)
         self.write(_APPENDED_MESSAGE.pack(_APPENDED_LENGTH + len(extra), OP_APPENDED, flags, *fixed) + extra)
 
     def _performance(self, entry: InFlight) -> bytes:
         total = (self._place.clock.monotonic() - entry.started_at) * 1000
-        synced = entry.need >= Need.SYNCED
-        return PERFORMANCE.pack(total, 0.0 if synced else total, total if synced else 0.0, 0, 0.0)
+        held, self.held_ms = self.held_ms, 0.0
+        if entry.need is Need.PLACED:
+            return PERFORMANCE.pack(total + held, total, 0.0, 0, held)
+        if entry.direct:
+            return PERFORMANCE.pack(total + held, 0.0, total, 0, held)
+        window_us, write_us, sync_us = entry.took_us
+        sync = sync_us / 1000 if entry.need is Need.SYNCED else 0.0
+        return PERFORMANCE.pack(total + held, write_us / 1000, sync, 0, held + window_us / 1000)
 
     # ---- records ----
 
@@ -170,7 +217,9 @@ class Outbox(Peer):
             performance = {
                 "server_total_ms": (self._place.clock.monotonic() - started_at) * 1000,
                 "records_scanned": answer.examined,
+                "throttle_wait_ms": self.held_ms,
             }
+            self.held_ms = 0.0
         self._write_frames(OP_FETCHED, request_id, topic, answer, performance)
         self._agenda.flush_later(self)
 
@@ -178,6 +227,32 @@ class Outbox(Peer):
         self._write_frames(OP_PUSH, sub_id, topic, answer, None)
         if self._out_bytes >= _FLUSH_NOW:
             self.flush()
+
+    def jobs(
+        self,
+        op: int,
+        request_id: int,
+        topic_id: int,
+        ready: int,
+        count: int,
+        rows: bytes,
+        frames: list[Buffer],
+        size: int,
+    ) -> None:
+        """Jobs that were claimed, or are pushed: their rows, then their frames."""
+        if op == OP_CLAIMED:
+            self._answered += 1
+        fixed = CLAIMED.pack(topic_id, ready, count)
+        self.write(header(op, 0, request_id, len(fixed) + len(rows) + size) + fixed + rows)
+        for part in frames:
+            self.write(part)
+        self._agenda.flush_later(self)
+
+    def body(self, op: int, request_id: int, body: bytes) -> None:
+        """An answer with a layout of its own."""
+        self._answered += 1
+        self.write(header(op, 0, request_id, len(body)) + body)
+        self._agenda.flush_later(self)
 
     def _write_frames(
         self, op: int, request_id: int, topic: Topic, answer: ReadAnswer, performance: dict[str, Any] | None

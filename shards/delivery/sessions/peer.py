@@ -8,6 +8,10 @@ class Peer:
         """Send the answers that wait."""
         raise NotImplementedError
 
+    def share_freed(self) -> None:
+        """Enough of its writes is answered, or it does not matter any more: read from it again."""
+        raise NotImplementedError
+
     def go_on(self) -> None:
         """What it was held for is over: read from it again."""
         raise NotImplementedError

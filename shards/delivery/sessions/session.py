@@ -25,6 +25,7 @@ from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.call import Call
 from topicd.shards.delivery.sessions.connection import Connection
 from topicd.shards.delivery.sessions.dispatch import dispatch
+from topicd.shards.delivery.sessions.fairness import QUANTUM, SHARE, Pace
 from topicd.shards.delivery.sessions.strangers import Guest
 from topicd.shards.delivery.writing.copy_ranges import ranges_of
 from topicd.shards.delivery.writing.outlet import Outlet
@@ -56,6 +57,10 @@ class Session(Connection):
         self._heard = False
         self._held = False
         self._forbidden = 0
+        self._held_at = 0.0  # because of pressure, since then
+        self._left = QUANTUM  # bytes of its turn
+        self._fairness = parts.fairness
+        self._pace = Pace()
         self._outlet: Outlet | None = None  # where its last message went, if that was a plain append
 
     # ---- transport ----
@@ -78,8 +83,12 @@ class Session(Connection):
             subscription.close()
             self._parts.patterns.discard(subscription)
         self.subscriptions.clear()
+        for taker in list(self.takers.values()):
+            taker.cancel()
+        self.takers.clear()
         self._parts.connections.forget(self)
         self._parts.pressure.forget(self)
+        self._fairness.forget(self)
 
     def eof_received(self) -> bool:
         """The peer sends no more. It may wait for answers yet; TLS has no such half of a connection."""
@@ -103,6 +112,8 @@ class Session(Connection):
             self._hold()
             for subscription in self.subscriptions.values():
                 subscription.resume()
+            for taker in list(self.takers.values()):
+                taker.resume()
 
     # ---- input ----
 
@@ -115,8 +126,14 @@ class Session(Connection):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
+        self.bytes_in += nbytes
         self._heard = True
+        if self._fairness.heard(self):
+            self._left = min(QUANTUM, self._left + QUANTUM)
+        self._left -= nbytes
         self._work()
+        if self._left <= 0:
+            self._give_way()
 
     def _work(self) -> None:
         try:
@@ -131,6 +148,22 @@ class Session(Connection):
         self._parts.turn.end()
         if self.in_flight == 1:
             self._parts.turn.await_write()
+
+    def _give_way(self) -> None:
+        """Its turn is over, if anybody else wants one."""
+        if self._fairness.contended:
+            self._hold()
+        else:
+            self._left = QUANTUM
+
+    def cut_off(self, error: TopicdError, after_s: float) -> bool:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        self.refused(0, error)
+        self.close()
+        self._parts.loop.call_later(after_s, transport.abort)
+        return True
 
     def turn_away(self, request_id: int, error: TopicdError, after_s: float) -> None:
         if self._transport is None:
@@ -154,6 +187,14 @@ class Session(Connection):
     def go_on(self) -> None:
         """What it was held for is over."""
         self._held = False
+        if self._held_at:
+            self.held_ms += (time.monotonic() - self._held_at) * 1_000
+            self._held_at = 0.0
+        if self._left <= 0 and self._transport is not None:
+            self._left += QUANTUM
+            if self._left <= 0 and self._fairness.contended:
+                self._hold()  # it had the turns of others, too
+                return
         if self._paused or self._transport is None or self._transport.is_closing():
             return
         self._work()
@@ -272,6 +313,8 @@ class Session(Connection):
         if used:
             self._outlet = parts.appender.run_outlet
             self.in_flight += count
+            self.in_flight_bytes += used
+            self._took(used)
             if parts.pressure.behind:
                 self._wait_for_checkpoint()
         return used
@@ -286,19 +329,46 @@ class Session(Connection):
             )
         if self.rights is not EVERYTHING:
             self._check_write(flags, body)
+        size = len(body)
+        # Before it is taken: it may be answered at once.
         self.in_flight += 1
+        self.in_flight_bytes += size
         try:
             self._parts.appender.append(self, request_id, flags, body)
         except TopicdError:
             self.in_flight -= 1
+            self.in_flight_bytes -= size
             raise
+        self._took(size)
         if self._parts.pressure.holds_writers:
             self._wait_for_checkpoint()
+
+    def _took(self, size: int) -> None:
+        """So much of it is under way; beyond its share it waits, if somebody who writes little is there."""
+        fairness, now = self._fairness, time.monotonic()
+        if self._pace.is_modest(size, now):
+            fairness.wrote_little(self, now)
+        elif self.in_flight_bytes > SHARE and not self._held and fairness.has_others(self, now):
+            if self._parts.board.refusing:
+                return  # it shall be told
+            transport = self._transport
+            if transport is not None:
+                self._held = self.over_share = True
+                self._held_at = now
+                fairness.holding.add(self)
+                transport.pause_reading()
+
+    def share_freed(self) -> None:
+        if self.over_share:
+            self.over_share = False
+            self._fairness.holding.discard(self)
+            self._parts.loop.call_soon(self.go_on)
 
     def _wait_for_checkpoint(self) -> None:
         """The disk does not keep up with this writer: read nothing more from it until memory is free again."""
         if not self._held and self._transport is not None:
             self._held = True
+            self._held_at = time.monotonic()
             self._transport.pause_reading()
             self._parts.pressure.hold(self)
 

@@ -52,6 +52,8 @@ class Holes:
     def forget_healed(self, topic: Topic) -> None:
         """What a snapshot calls damaged, and can be read now: its file was put back. Not so records that cannot be told
         from deleted ones: all of them can be read."""
+        if not topic.contents.damaged:
+            return
         left = [
             place for place in topic.contents.damaged if place.where.endswith(DEL) or not self._readable(topic, place)
         ]
@@ -85,7 +87,7 @@ class Holes:
         """Damage is what nobody removed by the end of the log: files go when their records or their topic did, and
         the frame that says so may stand behind the hole."""
         for first, last in holes:
-            for a, b in topic.contents.unexplained(max(first, topic.floors.missed_from), last):
+            for a, b in _unexplained(topic, max(first, topic.floors.missed_from), last):
                 self._note_damage(f"topic {topic.name}: seqs {a} to {b} {how}")
                 topic.contents.note_damaged(a, b, where)
 
@@ -128,7 +130,7 @@ class Holes:
         # A class that waits for no sync may lose its tail; then it is a gap, not damage.
         may_be_lost = power_lost or policy.may_lose_tail
         recent = self._came_lately(topic) if may_be_lost else 0
-        for first, last in contents.unexplained(max(seqs.head + 1, topic.floors.missed_from), known):
+        for first, last in _unexplained(topic, max(seqs.head + 1, topic.floors.missed_from), known):
             if may_be_lost:
                 log.warning(
                     "unsynced tail may be lost",
@@ -152,6 +154,11 @@ class Holes:
         except (OSError, TopicdError):
             return 0
         return max(0, seqs.head - before)
+
+
+def _unexplained(topic: Topic, first: int, last: int) -> list[Hole]:
+    """What neither the topic itself nor the routers that feed it account for."""
+    return [part for a, b in topic.contents.unexplained(first, last) for part in topic.inflows.trimmed.missing(a, b)]
 
 
 def _before_all(topic: Topic) -> list[Hole]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from topicd import paths
-from topicd._native.interface import Run
+from topicd._native.interface import Listing, Run
 from topicd.errors import FormatError
 from topicd.frames import FrameType, control_body
 from topicd.model import TopicConfig
@@ -36,8 +36,10 @@ from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.floors import Loss
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.quarantine import Quarantine
+from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import reindex
 from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.plain import plain_segments
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord
 from topicd.shards.storage.topic_dir import finish_deletes
 from topicd.shards.storage.topic_label import add_label
@@ -46,6 +48,8 @@ from topicd.shards.storage.walfile import Group, LogChunk, LogReader, lsn_at, mi
 log = logging.getLogger(__name__)
 
 Progress = Callable[[float, str], None]
+
+_TOGETHER = 256  # topics whose directories are looked into at once
 
 
 @dataclass
@@ -113,12 +117,28 @@ class Recovery:
     # ---- segments ----
 
     def _load_segments(self, progress: Progress) -> None:
-        topics = self._catalog.by_name
-        for number, topic in enumerate(topics.values()):
-            progress(5 + 15 * number / len(topics), "segments")
-            self._load_topic(topic)
+        topics = list(self._catalog.by_name.values())
+        for at in range(0, len(topics), _TOGETHER):
+            some = topics[at : at + _TOGETHER]
+            directories = [f"{self._place.data.topics}/{paths.topic_dir_name(topic.id)}" for topic in some]
+            for topic, directory, listing in zip(some, directories, self._place.fs.look_into(directories), strict=True):
+                if listing is None or self._dead.get(topic.id) or not self._load_plain(topic, directory, listing):
+                    self._load_topic(topic)
+            progress(5 + 15 * at / len(topics), "segments")
         if self._place.index == 0:
             finish_deletes(self._place.fs, self._place.data.topics)
+
+    def _load_plain(self, topic: Topic, directory: str, listing: Listing) -> bool:
+        """False: there is something about it that load_segments has to see."""
+        plain = None if topic.contents.damaged else plain_segments(directory, topic.id, listing)
+        if plain is None:
+            return False
+        self._dead.pop(topic.id, None)
+        if plain.segments:
+            topic.contents.segments = plain.segments
+            topic.seqs.load(plain.segments[-1].last_seq, plain.segments[-1].last_ts)
+            topic.contents.recent_tags.note(plain.active, 0, len(plain.active))
+        return True
 
     def _load_topic(self, topic: Topic) -> None:
         directory, contents = self._place.topic_dir(topic.id), topic.contents
@@ -170,7 +190,8 @@ class Recovery:
         """A running WAL shard may have recycled a file between the listing and the reading: then look again."""
         place = self._place
         for attempt in range(5):
-            reader = LogReader(place.fs, place.data.wal_shard(shard), place.wal_seed, up_to_lsn=up_to)
+            directory = place.data.wal_shard(shard)
+            reader = LogReader(place.fs, directory, place.wal_seed, up_to_lsn=up_to, whole=False)
             try:
                 chunks = [chunk.let_go() for chunk in reader.chunks()]
             except FileNotFoundError:
@@ -212,6 +233,8 @@ class Recovery:
             self._appends.announce(topic, view, run)
         elif run.type == FrameType.DIRECT:
             self._appends.claim(topic, view, run)
+        elif run.type == FrameType.LEASE:
+            self._replay_jobs(topic, view, run)
         else:
             self._replay_change(topic, view, run)
 
@@ -227,12 +250,20 @@ class Recovery:
         if topic.contents.segments:
             topic.floors.advance(topic.contents.segments[0].first_seq)
 
-    def _replay_change(self, topic: Topic, view: memoryview, run: Run) -> None:
+    def _body_of(self, topic: Topic, view: memoryview, start: int, end: int) -> dict[str, Any] | None:
         try:
-            body = control_body(view, run.start, run.end)
+            return dict(control_body(view, start, end))
         except FormatError as exc:
             self._note_damage(f"topic {topic.name}: control frame cannot be read: {exc}")
+            return None
+
+    def _replay_change(self, topic: Topic, view: memoryview, run: Run) -> None:
+        body = self._body_of(topic, view, run.start, run.end)
+        if body is None:
             return
+        if run.type == FrameType.COMMIT and "taken_back" in body:
+            # Their marks may not have been stored when the snapshot was: dead is dead, however often it is said.
+            self._deletion.replay_seqs(topic, Ranges((int(first), int(last)) for first, last in body["taken_back"]))
         # A later change may have gone with the WAL shard it was in: what the snapshot holds is not done again.
         if "no" in body and not topic.changes.is_new(int(body["no"])):
             return
@@ -246,6 +277,22 @@ class Recovery:
         if not known:
             what = f"a frame of type {run.type} stands in the WAL, which is not known here"
             self._note_damage(f"topic {topic.name}: {what}")
+
+    def _replay_jobs(self, topic: Topic, view: memoryview, run: Run) -> None:
+        """Options of jobs stand before the records of their batch, which they are part of. Of jobs that are done the
+        records go, also if the snapshot knows that they are done: their marks may not have been stored then."""
+        body = self._body_of(topic, view, run.start, run.end)
+        if body is None or topic.queue is None:
+            return
+        if not run.whole_count:
+            self._appends.hold_options(topic, run.first_seq, body)
+            return
+        if "no" not in body or topic.changes.is_new(int(body["no"])):
+            topic.queue.replay(FrameType.LEASE, body, 0)
+        for key in ("gone", "buried") if body.get("keep") else ("gone", "buried", "done"):
+            flat = body.get(key, ())
+            if flat:
+                self._deletion.replay_seqs(topic, Ranges(zip(flat[0::2], flat[1::2], strict=True)))
 
     def _replay_create(self, view: memoryview, run: Run) -> None:
         self._orphans.note_known(run.topic_id)
@@ -290,6 +337,11 @@ class Recovery:
     def _replay_forgiven(self, topic: Topic, body: dict[str, Any]) -> None:
         topic.contents.forgive(int(body["first"]), int(body["last"]))
 
+    def _replay_routed(self, topic: Topic, body: dict[str, Any]) -> None:
+        topic.inflows.replay(FrameType.ROUTED, body, 0)
+        if "hole" in body:
+            topic.seqs.reach(max(topic.seqs.head, int(body["hole"][1])))
+
     def _replay_commit(self, topic: Topic, body: dict[str, Any]) -> None:
         if body["action"] == "abandon":
             self._deletion.replay_abandoned(topic, body)
@@ -305,6 +357,7 @@ class Recovery:
         FrameType.HEAD_WATERMARK: _replay_reserved,
         FrameType.COMMIT: _replay_commit,
         FrameType.FORGIVEN: _replay_forgiven,
+        FrameType.ROUTED: _replay_routed,
     }
 
     # ---- the end ----

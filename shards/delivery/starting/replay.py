@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import Any
 
 from topicd._native.interface import Run
 from topicd.errors import TopicdError
 from topicd.frames import core, frame_checksum, parse_direct, parse_producer
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.topic.inflows import is_routed
 from topicd.shards.delivery.topic.tail import Blob
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
@@ -38,12 +40,23 @@ class _Mark:
     seen: int = 0
 
 
+@dataclass
+class _Options:
+    """Options of jobs, and how many records of their batch came behind them."""
+
+    body: dict[str, Any]
+    first_seq: int
+    count: int
+    seen: int = 0
+
+
 class AppendReplay:
     def __init__(self, segments: Segments, backlog: Backlog) -> None:
         self._segments = segments
         self._backlog = backlog
         self._pending: dict[int, _Pending] = {}
         self._announced: dict[int, _Mark] = {}  # by topic: a producer frame whose batch is not whole yet
+        self._options: dict[int, _Options] = {}  # by topic: options of jobs whose batch is not whole yet
         self.holes: dict[int, list[tuple[int, int]]] = {}  # by topic: first and last seq that no frame has
         self.claims: dict[int, Ranges] = {}  # by topic: seqs that went past the log, or were to
         self.records = 0
@@ -71,9 +84,15 @@ class AppendReplay:
         """A producer frame: it counts once the batch behind it is whole."""
         self._announced[topic.id] = _Mark(*parse_producer(view, run.start, run.end))
 
+    def hold_options(self, topic: Topic, first_seq: int, body: dict[str, Any]) -> None:
+        """What the jobs of the batch behind it were published with: it counts once that is whole."""
+        self._options[topic.id] = _Options(body, first_seq, int(body.get("n", 1)))
+
     def take(self, topic: Topic, view: memoryview, run: Run) -> None:
         last = run.first_seq + run.count - 1
         self._count_announced(topic, run)
+        if self._options:
+            self._count_options(topic, run)
         if last <= topic.seqs.head:
             return
         pending = self._pending.get(topic.id)
@@ -135,6 +154,19 @@ class AppendReplay:
                 return
         del self._announced[topic.id]
 
+    def _count_options(self, topic: Topic, run: Run) -> None:
+        held = self._options.get(topic.id)
+        if held is None:
+            return
+        if run.first_seq == held.first_seq + held.seen:
+            held.seen += run.count
+            if run.first_seq + run.whole_count >= held.first_seq + held.count:
+                if topic.queue is not None:
+                    topic.queue.replay_options(held.first_seq, held.body)
+            elif held.seen < held.count:
+                return
+        del self._options[topic.id]
+
     def _note_hole(self, topic: Topic, first: int) -> None:
         """Seqs between what is there and the next frame. Whether they are missed shows at the end of the log."""
         self.holes.setdefault(topic.id, []).append((topic.seqs.head + 1, first - 1))
@@ -142,5 +174,8 @@ class AppendReplay:
 
 
 def _stored(topic: Topic, producer_id: int, batch_no: int, first_seq: int, count: int) -> None:
+    if is_routed(producer_id):
+        topic.inflows.replay_batch(producer_id, batch_no, count)
+        return
     topic.producers.replay_batch(producer_id, batch_no, first_seq, count)
     topic.commits.replay_batch(producer_id, batch_no, first_seq, count)

@@ -35,6 +35,11 @@ class Pressure:
     def full(self) -> bool:
         return self._backlog.tail_bytes > _FULL * self._place.settings.checkpoint_bytes
 
+    @property
+    def occupied(self) -> float:
+        """The share of what memory may hold for checkpoints; at 1 writers are refused."""
+        return self._backlog.tail_bytes / (_FULL * self._place.settings.checkpoint_bytes)
+
     def hold(self, writer: Peer) -> None:
         self._waiting.add(writer)
 

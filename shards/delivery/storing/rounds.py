@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any
 
 from topicd.limits import MIB
@@ -37,10 +37,6 @@ _STAGED_TOGETHER = 8 * MIB
 _GATHERING_S = 0.015
 _TOPICS = 1_024  # in one round of a full checkpoint: a few milliseconds of planning
 _RELIEF = 4  # times checkpoint_bytes may be replayed before it has to go to disk: serving again comes first
-
-
-def checkpoint_threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
 
 
 class FullCheckpoint:

@@ -106,14 +106,15 @@ class Snapshots:
         self._taken_at = place.clock.monotonic()
         await spread(self._reclaimer.plan())
         body = self._head()
-        await spread(self._add_topics(body["topics"]))
+        topics: list[bytes] = []
+        await spread(self._add_topics(topics))
         siblings = [place.data.snapshots(index) for index in range(place.delivery_shards)]
         try:
             if not self.saved:
                 # What recovery found may be in the page cache only; the WAL still has it until it is forgotten.
                 await run_in_thread(self._pool, place.fs.sync_filesystem, place.data.topics)
             await self._wal_sync.wait()
-            await run_in_thread(self._pool, self._store.save, body, siblings)
+            await run_in_thread(self._pool, self._store.save, body, siblings, topics)
             self.saved += 1
             self._told = ""
             self._marks = [*self._marks[-1:], marks]
@@ -150,17 +151,16 @@ class Snapshots:
             "settled_below": self._catalog.settled_below,
             # So far each log was durable: a start that finds less of it knows that something is missing.
             "wal": sorted((shard, state.synced_lsn) for shard, state in self._wal_states().items()),
-            "topics": [],
         }
 
-    def _add_topics(self, entries: list[dict[str, Any]]) -> Iterator[None]:
-        """In slices. Each as it is when its turn comes: the log behind the marks has what changed since, and replaying
-        a change that an entry knows changes nothing."""
+    def _add_topics(self, entries: list[bytes]) -> Iterator[None]:
+        """Packed, in slices. Each as it is when its turn comes: the log behind the marks has what changed since, and
+        replaying a change that an entry knows changes nothing."""
         by_id = self._catalog.by_id
 
         def add(topic: Topic) -> None:
             # One that is being deleted counts until its end is stored: that may fail yet.
             if topic.id in by_id:
-                entries.append(entry_of(topic).to_wire())
+                entries.append(entry_of(topic).packed())
 
         yield from in_slices(list(by_id.values()), add)

@@ -51,10 +51,13 @@ def topic_of(entry: TopicEntry, outlet: int) -> Topic:
     seqs.last_ts = entry.last_ts
     if not topic.policy.logged:
         seqs.reach(entry.head)
-    contents.gone = Ranges(entry.gone)
-    contents.lost = Ranges((first, last) for first, last, *_ in entry.lost)
-    contents.missed = {first: about[0] if about else last - first + 1 for first, last, *about in entry.lost}
-    contents.damaged = [Damaged(*place) for place in entry.damaged]
+    if entry.gone:
+        contents.gone = Ranges(entry.gone)
+    if entry.lost:
+        contents.lost = Ranges((first, last) for first, last, *_ in entry.lost)
+        contents.missed = {first: about[0] if about else last - first + 1 for first, last, *about in entry.lost}
+    if entry.damaged:
+        contents.damaged = [Damaged(*place) for place in entry.damaged]
     topic.changes.newest = entry.changes
     for part in topic.parts():
         if part.KEY in entry.parts:

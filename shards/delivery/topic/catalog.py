@@ -91,6 +91,8 @@ class Catalog:
         topic = self.by_name.get(name)
         if topic is None or not topic.live:
             self.check_owned(name)
+            if topic is not None and topic.leaving:
+                raise NotReady(f"topic {name!r} is being deleted", topic=name, retry_after_ms=20)
             raise TopicNotFound(f"no topic named {name!r}", topic=name)
         return topic
 
@@ -133,6 +135,9 @@ class Catalog:
 
     # ---- birth ----
 
+    def is_being_created(self, name: str) -> bool:
+        return name in self._creating
+
     def create(self, name: str, config: TopicConfig, done: Done) -> None:
         """Those who create one name at the same time share the outcome."""
         self.check_owned(name)
@@ -153,12 +158,16 @@ class Catalog:
             self._unborn.discard(topic_id)
             self.add(topic)
             _tell(self.on_born, topic)
-            for tell in self._creating.pop(name):
+            waiting = self._creating.pop(name)
+            self.tell_count()
+            for tell in waiting:
                 tell(topic, None)
 
         def stillborn(error: TopicdError) -> None:
             self._unborn.discard(topic_id)
-            for tell in self._creating.pop(name):
+            waiting = self._creating.pop(name)
+            self.tell_count()
+            for tell in waiting:
                 tell(None, error)
 
         body: dict[str, Any] = {"name": name, "config": config.to_fields(), "created_ms": now}
@@ -169,13 +178,18 @@ class Catalog:
         self._log.change(topic, FrameType.TOPIC_CREATE, body, seq=0, need=need, applied=born, refused=stillborn)
 
     def _check_room(self) -> None:
-        limit = self._place.share_of(self._place.settings.max_topics)
-        if limit is not None and len(self.by_name) + len(self._creating) >= limit:
+        limit = self._place.settings.max_topics
+        if limit and not self._place.tally.take_topic(len(self.by_name) + len(self._creating), limit):
             raise Throttled(
-                f"this shard holds {len(self.by_name)} topics, its share of max_topics is {limit}",
+                f"there are {limit} topics, and no more may be created (max_topics)",
                 limit="max_topics",
+                max=limit,
                 retry_after_ms=1_000,
             )
+
+    def tell_count(self) -> None:
+        """To the other shards, with which a limit is shared."""
+        self._place.tally.tell_topics(len(self.by_name) + len(self._creating))
 
     def add(self, topic: Topic) -> None:
         if topic.name not in self.by_name:
@@ -186,7 +200,7 @@ class Catalog:
 
     # ---- change ----
 
-    def configure_unborn(self, name: str, fields: Any, done: Done) -> bool:
+    def configure_unborn(self, name: str, fields: Any, done: Done, *, replace: bool = False) -> bool:
         """A change of a topic that somebody else is creating: made as soon as there is one. False: nobody is."""
         waiting = self._creating.get(name)
         if waiting is None:
@@ -198,17 +212,17 @@ class Catalog:
                 done(None, error)
                 return
             try:
-                self.configure(topic, fields, done)
+                self.configure(topic, fields, done, replace=replace)
             except TopicdError as exc:
                 done(None, exc)
 
         waiting.append(born)
         return True
 
-    def configure(self, topic: Topic, fields: Any, done: Done) -> None:
-        """A change builds on the one before it, stored or still under way."""
+    def configure(self, topic: Topic, fields: Any, done: Done, *, replace: bool = False) -> None:
+        """A change builds on the one before it, stored or still under way; a replacement does not."""
         before = topic.next_config or topic.config
-        config = before.updated(fields)
+        config = before.replaced(fields) if replace else before.updated(fields)
         if config == topic.config and topic.next_config is None:
             done(topic, None)
             return
@@ -246,14 +260,18 @@ class Catalog:
 
     # ---- end ----
 
-    def delete(self, topic: Topic, *, if_empty: bool, done: Done) -> None:
+    def check_deletable(self, topic: Topic, *, if_empty: bool) -> None:
         count = topic.contents.count
         if if_empty and (count or topic.flight.count):
             raise Conflict(f"topic {topic.name!r} holds {count} records", count=count)
+
+    def delete(self, topic: Topic, *, if_empty: bool, done: Done) -> None:
+        self.check_deletable(topic, if_empty=if_empty)
         topic.live = False
 
         def gone() -> None:
             self.forget(topic)
+            self.tell_count()
             _tell(self.on_gone, topic)
             done(topic, None)
 

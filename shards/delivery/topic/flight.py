@@ -49,7 +49,7 @@ class InFlight(Entry):
 
     __slots__ = (
         *("frames", "offsets", "ts", "first_seq", "wire", "waiters", "runs"),
-        *("producers", "keys", "started_at", "untagged", "announced", "pin"),
+        *("producers", "keys", "started_at", "untagged", "announced", "pin", "optioned"),
     )
 
     def __init__(self, need: Need, first_seq: int, ts: int) -> None:
@@ -66,6 +66,7 @@ class InFlight(Entry):
         self.started_at = 0.0
         self.untagged = False  # it is known that no record has a tag
         self.announced = False  # a direct write whose claim is on its way, or there
+        self.optioned: list[int] = []  # first seqs of batches that have options of jobs
         self.pin: int | None = None  # of a direct write: where the log speaks of it
 
     @property
@@ -83,6 +84,11 @@ class InFlight(Entry):
     @property
     def content(self) -> int:
         return len(self.frames) - FRAME_OVERHEAD * len(self.offsets)
+
+    @property
+    def took_us(self) -> tuple[int, int, int]:
+        """(waiting for company, write, sync) of the WAL shard that stored it, or something behind it."""
+        return 0, 0, 0
 
     def blob(self) -> Blob:
         return Blob(self.frames, 0, len(self.frames), self.first_seq, self.offsets, self.ts, self.ts)

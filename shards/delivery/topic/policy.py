@@ -19,12 +19,13 @@ _UNLIMITED_BYTES = 1024 * MIB
 class Policy:
     __slots__ = (
         *("cap_bytes", "cap_records", "capped", "evicts", "internal", "logged", "mark_need", "may_lose_tail"),
-        *("need", "rejects", "reserves", "synced", "waits_for_marks"),
+        *("need", "own", "rejects", "reserves", "synced", "waits_for_marks", "yields"),
     )
 
-    def __init__(self, config: TopicConfig, *, internal: bool) -> None:
+    def __init__(self, config: TopicConfig, *, internal: bool, own: bool = False) -> None:
         durability = Durability(config.durability)
         self.internal = internal  # topicd's own: written and read once, whole, and deleted
+        self.own = own  # of these, what nobody but topicd may change
         self.logged = durability != Durability.EPHEMERAL  # records go to the log, and from there to segments
         self.need = NEED_OF[durability]
         self.synced = durability == Durability.FSYNC
@@ -39,6 +40,8 @@ class Policy:
         self.cap_records = config.cap_records
         self.cap_bytes = config.cap_bytes
         self.capped = bool(config.cap_records or config.cap_bytes)
+        # Its followers wait first when the daemon is under pressure.
+        self.yields = config.priority is not None and config.priority < 0
         # Records may have to go as soon as others came.
         self.evicts = self.capped or not self.logged
 

@@ -2,7 +2,8 @@
 
 The table is rebuilt from producer frames in the log and from snapshots; it is bounded in producers and in answers
 remembered for each. Ids from `LASTING` on belong to producers that may be silent for days and go on: ordinary ones,
-however many, do not make the table forget them.
+however many, do not make the table forget them. Ids from `SCATTERED` to there are those that jobs of a queue write as:
+their numbers are the seqs of jobs and come in any order, so they are kept as ranges (scattered.py).
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from topicd.errors import Conflict, OutOfOrder
-from topicd.limits import LASTING
+from topicd.limits import LASTING, SCATTERED
 from topicd.shards.delivery.topic.part import TopicPart
+from topicd.shards.delivery.topic.scattered import Scattered
 
 ANSWERS_KEPT = 1_024  # per producer: more batches than a client may have in flight
 ANSWERS_SAVED = 64  # of these in a snapshot; newer ones are in the log
 PRODUCERS_KEPT = 1_024  # per topic, least recently used go first
 LASTING_KEPT = 4_096  # of those that are not released; then these, too
+SCATTERED_KEPT = 256  # per topic, least recently used go first
 _FENCE = 1 << 32
 
 
@@ -52,12 +55,16 @@ class ProducerTable(TopicPart):
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self._lasting: set[int] = set()  # of these, not released
+        self._scattered: dict[int, Scattered] = {}
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._states) + len(self._scattered)
 
     def is_next(self, producer_id: int, batch_no: int) -> bool:
         """The common case: nothing was sent twice or too early."""
+        if SCATTERED <= producer_id < LASTING:
+            scattered = self._scattered.get(producer_id)
+            return scattered is None or not scattered.knows(batch_no)
         state = self._states.get(producer_id)
         if state is None:
             # A lasting one begins at the beginning: anything else is a repetition that comes after its release.
@@ -66,6 +73,9 @@ class ProducerTable(TopicPart):
 
     def expected(self, producer_id: int, visible: int) -> int:
         """The number behind its last batch that is stored, not merely under way; 1 if it is not known."""
+        if SCATTERED <= producer_id < LASTING:
+            scattered = self._scattered.get(producer_id)
+            return 1 if scattered is None else scattered.highest + 1
         state = self._states.get(producer_id)
         if state is None:
             return 1
@@ -75,6 +85,8 @@ class ProducerTable(TopicPart):
 
     def lookup(self, producer_id: int, batch_no: int) -> Assigned:
         """The first answer to a batch that was assigned before, stored or under way."""
+        if SCATTERED <= producer_id < LASTING:
+            return self._scattered[producer_id].answer(batch_no)
         state = self._states.get(producer_id) or ProducerState()
         if batch_no > state.last_no:
             raise OutOfOrder(f"batch {batch_no} came before batch {state.last_no + 1}", expected=state.last_no + 1)
@@ -86,12 +98,23 @@ class ProducerTable(TopicPart):
         return answer
 
     def assign(self, producer_id: int, batch_no: int, first_seq: int, count: int) -> None:
+        if SCATTERED <= producer_id < LASTING:
+            self._scattered_of(producer_id).add(batch_no, first_seq, count)
+            return
         state = self._states.get(producer_id)
         if state is None:
             state = self._admit(producer_id, ProducerState())
         state.last_no = batch_no
         state.newest = first_seq
         state.answers.append((batch_no, first_seq, count))
+
+    def _scattered_of(self, producer_id: int) -> Scattered:
+        found = self._scattered.get(producer_id)
+        if found is None:
+            if len(self._scattered) >= SCATTERED_KEPT:
+                del self._scattered[min(self._scattered, key=lambda one: self._scattered[one].newest)]
+            found = self._scattered[producer_id] = Scattered()
+        return found
 
     def _admit(self, producer_id: int, state: ProducerState) -> ProducerState:
         if producer_id >= LASTING:
@@ -142,6 +165,9 @@ class ProducerTable(TopicPart):
 
     def take_back(self, producer_id: int, batch_no: int) -> None:
         """The batch was not stored; its number may be used again."""
+        if SCATTERED <= producer_id < LASTING:
+            self._scattered_of(producer_id).take_back(batch_no)
+            return
         state = self._states.get(producer_id)
         if state is None:
             return
@@ -156,10 +182,16 @@ class ProducerTable(TopicPart):
             stored = [answer for answer in state.answers if answer[1] + answer[2] - 1 <= visible]
             if stored:
                 rows.append([producer_id, stored[-1][0], [list(answer) for answer in stored[-ANSWERS_SAVED:]]])
+        for producer_id, scattered in self._scattered.items():
+            numbers, answers = scattered.stored(visible)
+            rows.append([producer_id, 0, answers[-ANSWERS_SAVED:], numbers])
         return rows
 
     def restore(self, body: list[Any]) -> None:
-        for producer_id, last_no, answers in body:
+        for producer_id, last_no, answers, *numbers in body:
+            if numbers:
+                self._scattered_of(producer_id).restore(numbers[0], answers)
+                continue
             state = ProducerState(last_no)
             state.answers.extend((number, first, count) for number, first, count in answers)
             state.newest = state.answers[-1][1] if state.answers else 0
@@ -167,6 +199,10 @@ class ProducerTable(TopicPart):
 
     def replay_batch(self, producer_id: int, batch_no: int, first_seq: int, count: int) -> None:
         """From the log: like assign, but a snapshot may be ahead of it."""
+        if SCATTERED <= producer_id < LASTING:
+            if self.is_next(producer_id, batch_no):
+                self.assign(producer_id, batch_no, first_seq, count)
+            return
         state = self._states.get(producer_id)
         if state is None or batch_no > state.last_no:
             self.assign(producer_id, batch_no, first_seq, count)

@@ -9,14 +9,27 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import partial
 
-from topicd.errors import InvalidRequest, TopicNotFound
+from topicd.errors import Forbidden, InvalidRequest, TopicdError, TopicNotFound
 from topicd.frames import codec_error, core, producer_frame
-from topicd.ipc.protocol.wire import APPEND, FLAG_COPY, FLAG_DEDUPED, FLAG_KEY, FLAG_PERFORMANCE, HEADER
-from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, LASTING
+from topicd.ipc.protocol.wire import (
+    APPEND,
+    FLAG_CONFLICT,
+    FLAG_COPY,
+    FLAG_DEDUPED,
+    FLAG_KEY,
+    FLAG_OPTIONS,
+    FLAG_PERFORMANCE,
+    HEADER,
+)
+from topicd.limits import FRAME_OVERHEAD, IDEMPOTENCY_KEY_MAX, ROUTED
 from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.queues.options import Asked
+from topicd.shards.delivery.queues.publishing import Publishing
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.flight import Replier, RunWaiter, Waiter
+from topicd.shards.delivery.topic.inflows import is_routed
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.admission import WriteAdmission
 from topicd.shards.delivery.writing.copy_ranges import CopiedRanges, RangeFinder
@@ -26,6 +39,7 @@ from topicd.shards.delivery.writing.log import Log
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.reservation import reserve_seqs
 
+_ANSWER_FLAGS = FLAG_DEDUPED | FLAG_CONFLICT
 _RUN_MESSAGE = HEADER.size + APPEND.size + FRAME_OVERHEAD  # the least that an append of one record can be
 
 
@@ -38,6 +52,7 @@ class Appender:
         commits: Commits,
         admission: WriteAdmission,
         ranges: RangeFinder,
+        publishing: Publishing,
     ) -> None:
         self._place = place
         self._clock = place.clock
@@ -46,6 +61,7 @@ class Appender:
         self._commits = commits
         self._admission = admission
         self._ranges = ranges
+        self._publishing = publishing
         self._keys = commits.keys
         self._direct = commits.direct
         self._small = place.small_batch
@@ -54,22 +70,32 @@ class Appender:
         self.run_outlet: Outlet | None = None  # where the last run went
         log.place_gathered = self.close_entry
 
-    def append(self, replier: Replier, request_id: int, flags: int, body: memoryview) -> None:
-        """Take one APPEND body. Raises what refuses it; otherwise the replier is told later."""
+    def append(
+        self, replier: Replier, request_id: int, flags: int, body: memoryview, asked: Asked | None = None
+    ) -> None:
+        """Take one APPEND body. Raises what refuses it; otherwise the replier is told later. asked: options of its
+        jobs, if they do not stand in it."""
         if len(body) < APPEND.size:
             raise InvalidRequest(f"append has {len(body)} bytes of body, the fixed fields alone are {APPEND.size}")
         topic_id, producer_id, batch_no, count = APPEND.unpack_from(body)
         topic = self._topics.get(topic_id)
         if topic is None or not topic.live:
             raise TopicNotFound(f"no topic with id {topic_id}", topic_id=topic_id)
+        flags &= ~_ANSWER_FLAGS
         at, key = APPEND.size, b""
         if flags & FLAG_KEY:
             if flags & FLAG_COPY:
                 raise InvalidRequest("a copy has a number and no idempotency key")
             key, at = _cut_key(body, at)
+        if topic.policy.own or is_routed(producer_id):
+            raise Forbidden(f"only topicd itself writes {topic.name if topic.policy.own else 'as a router'}")
+        packed: memoryview | None = None
+        if flags & FLAG_OPTIONS:
+            packed, at = _cut_options(body, at, flags)
         if producer_id and not topic.producers.is_next(producer_id, batch_no):
             _, first_seq, records = topic.producers.lookup(producer_id, batch_no)
-            self._answer_again(topic, Waiter(replier, request_id, flags | FLAG_DEDUPED, first_seq, records))
+            flags |= FLAG_DEDUPED if records else FLAG_DEDUPED | FLAG_CONFLICT
+            self._answer_again(topic, Waiter(replier, request_id, flags, first_seq, records))
             return
         if key and (known := self._keys.lookup(topic_id, key)) is not None:
             self._answer_again(topic, Waiter(replier, request_id, flags | FLAG_DEDUPED, *known))
@@ -79,14 +105,25 @@ class Appender:
         refusal = self._admission.refusal(topic, size, count, producer_id)
         if refusal is not None:
             raise refusal
-        direct = bool(producer_id and not key) and self._direct.takes(topic, size, count, copied=copied is not None)
+        if packed is not None:
+            asked = self._publishing.parse(topic, packed, count)
+            holder = self._publishing.holder(topic, asked, partial(_conflict, replier, request_id, flags, topic))
+            if holder:
+                if producer_id:
+                    topic.producers.assign(producer_id, batch_no, holder, 0)
+                if holder > 0 and not asked.rescheduled:
+                    self._answer_again(topic, Waiter(replier, request_id, flags | FLAG_CONFLICT, holder, 0))
+                return
+        direct = bool(producer_id and not key and asked is None) and self._direct.takes(
+            topic, size, count, copied=copied is not None
+        )
         entry = self._entry_for(topic, size, count, direct=direct)
         start = len(entry.frames)
         if copied is None:
             entry.frames += body[at:]
         else:
             copied.put(entry.frames)
-        first_seq = self._add(entry, start, count, producer_id, batch_no)
+        first_seq = self._add(entry, start, count, producer_id, batch_no, asked)
         if len(topic.commits) and producer_id:
             content = len(entry.frames) - start - FRAME_OVERHEAD * count
             topic.commits.take(producer_id, batch_no, first_seq, count, content, self._clock.now_ms())
@@ -97,6 +134,49 @@ class Appender:
         if flags & FLAG_PERFORMANCE and not entry.started_at:
             entry.started_at = self._clock.monotonic()
         if direct or size >= self._small:
+            self.close_entry()
+
+    def forward(
+        self, replier: Replier, topic: Topic, router_id: int, cursor: int, frames: bytearray, count: int
+    ) -> None:
+        """Copies that a router has made, as `core.copy_frames` lays them out, and with them how far it has come. Raises
+        what refuses them; otherwise the replier is told later."""
+        topic.inflows.begin(router_id, cursor, count)
+        try:
+            self._append_own(replier, topic, frames, count, ROUTED + router_id, cursor, copied=True)
+        except TopicdError:
+            topic.inflows.failed(ROUTED + router_id)
+            raise
+
+    def append_own(self, replier: Replier, topic: Topic, frames: bytearray, count: int, once: int = 0) -> None:
+        """Records of the shard itself, as a client lays them out. Raises what refuses them. once: what comes again with
+        the same number is not stored again."""
+        if once and not topic.producers.is_next(once, 1):
+            _, first_seq, records = topic.producers.lookup(once, 1)
+            self._answer_again(topic, Waiter(replier, 0, int(FLAG_DEDUPED), first_seq, records))
+            return
+        self._append_own(replier, topic, frames, count, once, 1 if once else 0, copied=False)
+
+    def _append_own(
+        self,
+        replier: Replier,
+        topic: Topic,
+        frames: bytearray,
+        count: int,
+        producer_id: int,
+        number: int,
+        *,
+        copied: bool,
+    ) -> None:
+        refusal = self._admission.refusal(topic, len(frames), count)
+        if refusal is not None:
+            raise refusal
+        entry = self._entry_for(topic, len(frames), count, direct=False)
+        start = len(entry.frames)
+        entry.frames += frames
+        first_seq = self._add(entry, start, count, producer_id, number, None, copied=copied)
+        entry.waiters.append(Waiter(replier, 0, 0, first_seq, count))
+        if len(frames) >= self._small:
             self.close_entry()
 
     def close_entry(self) -> None:
@@ -115,9 +195,9 @@ class Appender:
             return 0, 0
         topic_id, producer_id, batch_no, count = APPEND.unpack_from(buf, start + HEADER.size)
         topic = self._topics.get(topic_id)
-        if topic is None or not topic.live or topic.policy.capped or not 0 < producer_id < LASTING or count != 1:
+        if topic is None or not topic.live or topic.policy.capped or not 0 < producer_id < ROUTED or count != 1:
             return 0, 0
-        if not topic.producers.is_next(producer_id, batch_no):
+        if topic.policy.own or not topic.producers.is_next(producer_id, batch_no):
             return 0, 0
         if self._admission.refusal(topic, end - start, 1) is not None:
             return 0, 0
@@ -166,13 +246,23 @@ class Appender:
         entry = self._open = AppendEntry(self._commits, topic, Need.STORED if direct else need, ts)
         return entry
 
-    def _add(self, entry: AppendEntry, start: int, count: int, producer_id: int, batch_no: int) -> int:
+    def _add(
+        self,
+        entry: AppendEntry,
+        start: int,
+        count: int,
+        producer_id: int,
+        batch_no: int,
+        asked: Asked | None,
+        *,
+        copied: bool = False,
+    ) -> int:
         """Stamp the batch that begins at start, behind those that were in the entry before; its first seq. A bad batch
         leaves nothing behind."""
         topic, frames = entry.topic, entry.frames
         first, end = topic.seqs.head + 1, len(frames)
         try:
-            packed = core.stamp_frames(frames, start, end, topic.id, first, entry.ts, entry.need >= Need.SYNCED)
+            packed = core.stamp_frames(frames, start, end, topic.id, first, entry.ts, entry.need >= Need.SYNCED, copied)
             found = len(packed) // 4
             if found != count:
                 raise ValueError("invalid_request", f"the write says {count} records and holds {found}")
@@ -183,7 +273,8 @@ class Appender:
             raise codec_error(exc) from None
         self._note_batch(entry, packed, start, count)
         if producer_id:
-            topic.producers.assign(producer_id, batch_no, first, count)
+            if not copied:
+                topic.producers.assign(producer_id, batch_no, first, count)
             entry.producers.append((producer_id, batch_no))
         if end - start >= self._small:
             # Now, while they are at hand: once they are stored, each look at a record is a look at cold memory.
@@ -192,6 +283,9 @@ class Appender:
             return first
         if producer_id:
             entry.wire.append(producer_frame(topic.id, first, entry.ts, producer_id, batch_no, count))
+        if asked is not None:
+            entry.wire.append(self._publishing.frame(topic, asked, first, count, entry.ts))
+            entry.optioned.append(first)
         if end - start < self._small:
             entry.wire.append(frames[start:end])
         else:
@@ -244,6 +338,26 @@ def pieces(frames: bytearray, offsets: Sequence[int], piece: int) -> list[memory
             start = end
     found.append(view[start:])
     return found
+
+
+def _conflict(
+    replier: Replier, request_id: int, flags: int, topic: Topic, holder: int, error: TopicdError | None
+) -> None:
+    """Another job has the key; it has got the time of this one, or could not."""
+    if error is not None:
+        replier.append_refused(request_id, error)
+    else:
+        replier.deduped(Waiter(replier, request_id, flags | FLAG_CONFLICT, holder, 0), topic.seqs.visible)
+
+
+def _cut_options(body: memoryview, at: int, flags: int) -> tuple[memoryview, int]:
+    if flags & FLAG_COPY:
+        raise InvalidRequest("a copy has no options of jobs")
+    length = int.from_bytes(body[at : at + 4], "little")
+    at += 4
+    if len(body) < at + length:
+        raise InvalidRequest("the options of jobs are cut off")
+    return body[at : at + length], at + length
 
 
 def _cut_key(body: memoryview, at: int) -> tuple[bytes, int]:

@@ -10,9 +10,11 @@ from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.topic.flight import InFlight
 from topicd.shards.delivery.topic.idempotency_keys import IdempotencyKeys
+from topicd.shards.delivery.topic.inflows import is_routed
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.direct import DirectWrites
 from topicd.shards.delivery.writing.durability import Need
+from topicd.shards.delivery.writing.outlet import Outlet
 
 _SERVED_FIRST = 8  # followers of a topic; of more, a writer would notice the time that their pushes take
 
@@ -21,13 +23,20 @@ class Commits:
     """Those that have to know when records became visible, or did not."""
 
     def __init__(
-        self, counters: Counters, agenda: Agenda, backlog: Backlog, keys: IdempotencyKeys, direct: DirectWrites
+        self,
+        counters: Counters,
+        agenda: Agenda,
+        backlog: Backlog,
+        keys: IdempotencyKeys,
+        direct: DirectWrites,
+        outlets: list[Outlet],
     ) -> None:
         self.counters = counters
         self.agenda = agenda
         self.backlog = backlog
         self.keys = keys
         self.direct = direct
+        self.outlets = outlets
 
 
 class AppendEntry(InFlight):
@@ -42,11 +51,19 @@ class AppendEntry(InFlight):
     def awaited(self) -> bool:
         return 0 < len(self.topic.followers) <= _SERVED_FIRST
 
+    @property
+    def took_us(self) -> tuple[int, int, int]:
+        topic = self.topic
+        return self._commits.outlets[topic.outlet].took_us if topic.policy.logged else (0, 0, 0)
+
     def committed(self) -> None:
         topic, commits = self.topic, self._commits
         count, content, blob = len(self.offsets), self.content, self.blob()
         topic.flight.leave(self, content)
         topic.commits.stored(self.producers)
+        if len(topic.inflows):
+            for producer_id, _ in self.producers:
+                topic.inflows.stored(producer_id)
         topic.seqs.commit(self.first_seq + count - 1)
         topic.contents.add(blob, count, content, untagged=self.untagged)
         topic.last_write_ms = self.ts
@@ -67,7 +84,13 @@ class AppendEntry(InFlight):
         topic.seqs.roll_back(self.first_seq)
         topic.commits.failed(self.producers)
         for producer_id, batch_no in reversed(self.producers):
-            topic.producers.take_back(producer_id, batch_no)
+            if is_routed(producer_id):
+                topic.inflows.failed(producer_id)
+            else:
+                topic.producers.take_back(producer_id, batch_no)
+        if topic.queue is not None:
+            for first_seq in reversed(self.optioned):
+                topic.queue.take_back(first_seq)
         for key in self.keys:
             self._commits.keys.forget(topic.id, key)
         self.refuse_waiters(error)

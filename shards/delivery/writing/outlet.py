@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from topicd.errors import StorageFailed
+from topicd.errors import StorageFailed, TopicdError
 from topicd.frames import FrameType, control_frame
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.ring import RingProducer
@@ -22,6 +22,7 @@ from topicd.shards.delivery.writing.entry import ControlEntry, Entry, Part
 log = logging.getLogger(__name__)
 
 _WAITING_FILES_MAX = 2
+_FULL = 0.9  # of the ring
 ENTRIES_MAX = 10_000  # under way to one WAL shard before clients may change nothing more but append
 
 
@@ -56,6 +57,8 @@ class Outlet:
         self._epoch = 0
         self._placed = ring.head
         self._unflushed = False
+        self._moved = 0
+        self._moved_at = 0.0
         self.backlog_bytes = 0
         self.in_flight_bytes = 0
         self.pins: set[int] = set()  # where frames begin whose records are in no segment yet
@@ -92,11 +95,12 @@ class Outlet:
         synced = ring.synced_pos >= min(ring.sync_wanted_pos, ring.head)
         return ring.written_pos >= ring.head and (synced or bool(ring.read_only_errno))
 
-    def when_synced(self, done: Callable[[], None]) -> bool:
-        """Call done once everything placed so far is durable, or has failed. False: it is already, or cannot be now."""
+    def when_synced(self, done: Callable[[], None], failed: Callable[[TopicdError], None] | None = None) -> bool:
+        """Call done once everything placed so far is durable; `failed`, or else done, if that failed. False: it is
+        already, or cannot be now."""
         if self._ring.synced_pos >= self._placed or self.read_only_errno:
             return False
-        self.submit([], 0, ControlEntry(Need.SYNCED, done, lambda error: done()))
+        self.submit([], 0, ControlEntry(Need.SYNCED, done, failed or (lambda error: done())))
         self.flush()
         return True
 
@@ -143,6 +147,30 @@ class Outlet:
     @property
     def crowded(self) -> bool:
         return self.under_way >= ENTRIES_MAX
+
+    @property
+    def took_us(self) -> tuple[int, int, int]:
+        """(waiting for company, write, sync) of what the WAL shard stored last."""
+        return self._ring.took_us
+
+    @property
+    def occupied(self) -> float:
+        """The share of the ring that the WAL shard has not written yet."""
+        ring = self._ring
+        return (ring.head - ring.written_pos) / ring.capacity
+
+    @property
+    def full(self) -> bool:
+        """Is there no room in the ring, or next to none?"""
+        return bool(self._backlog) or self.occupied > _FULL
+
+    def stalled_s(self, now: float) -> float:
+        """For how long nothing of what is under way has come any further. To be asked regularly."""
+        ring = self._ring
+        moved = ring.written_pos + ring.synced_pos
+        if moved != self._moved or self.idle:
+            self._moved, self._moved_at = moved, now
+        return now - self._moved_at
 
     @property
     def oldest_is_stored(self) -> bool:

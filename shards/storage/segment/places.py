@@ -4,13 +4,16 @@ file, or lists a topic's directory for segments; whoever needs a file resolves t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from topicd import paths
 from topicd.disk.fs import TMP_SUFFIX, File, Fs
 from topicd.disk.loading import Content, load_file
 from topicd.shards.storage.segment.names import CUT, IDX
+
+T = TypeVar("T")
 
 
 class SegmentPlace(NamedTuple):
@@ -82,6 +85,19 @@ def list_segments(fs: Fs, topic_dir: Path) -> dict[int, set[str]]:
         if not listed.unfinished:
             found.setdefault(listed.first_seq, set()).add(listed.part)
     return dict(sorted(found.items()))
+
+
+def by_segment(listing: Mapping[str, T]) -> dict[int, dict[str, T]] | None:
+    """What a look at a topic's directory found of each segment, by first seq and part. None: there is something else
+    in it than whole segments' files and the topic's label."""
+    found: dict[int, dict[str, T]] = {}
+    for name, file in listing.items():
+        parsed = paths.parse_segment(name)
+        if parsed is not None:
+            found.setdefault(parsed[0], {})[parsed[1]] = file
+        elif name != paths.TOPIC_NAME_FILE:
+            return None
+    return found
 
 
 def is_segment_name(name: str) -> bool:

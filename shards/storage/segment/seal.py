@@ -130,7 +130,8 @@ def prepare_seal(
 
 
 def _sync_index(fs: Fs, topic_dir: Path, first_seq: int) -> None:
-    file = fs.open(resolve(topic_dir, first_seq).file(IDX), write=True)
+    # A missing one reads as empty, and so may be right: of a segment whose data is empty, too.
+    file = fs.open(resolve(topic_dir, first_seq).file(IDX), write=True, create=True)
     try:
         file.sync_data()
     finally:

@@ -64,8 +64,30 @@ def dlv(number: int, records: int, **changes: Any) -> dict[str, Any]:
         "stored_bytes": records * 120,
         "tail_bytes": 70_000,
         "topics": 12,
+        "top_topics": [[f"orders-{number}", records, records // 2, records * 60, 500], ["audit", 100, 100, 6_000, -10]],
     }
     return process(f"dlv-{number:02d}", 3000 + number, stats={**stats, **changes}, cpu=71.0)
+
+
+def pressure() -> dict[str, Any]:
+    """A little too much for one of its shards."""
+    rows = [("gather", 0.2, 0.15, True, 3), ("widen", 0.4, 0.3, False, 1)]
+    names = ("above", "below", "active", "times")
+    quiet = {"depth": 0, "latency_ms": 0.0, "pool": 0.0, "ring": 0.0, "backlog": 0.0}
+    busy = {"depth": 12, "latency_ms": 9.0, "pool": 0.5, "ring": 0.25, "backlog": 0.1}
+    return {
+        "value": 0.31,
+        "forced": False,
+        "gather_ms": 2.75,
+        "commit_window_ms": 0.0,
+        "steps": [
+            {"name": name, "effect": f"what {name} does", **dict(zip(names, rest, strict=True))} for name, *rest in rows
+        ],
+        "shards": [
+            {"name": "dlv-00", "pressure": 0.31, **busy},
+            {"name": "dlv-01", "pressure": 0.0, **quiet},
+        ],
+    }
 
 
 def status(seconds: float = 0.0, **changes: Any) -> dict[str, Any]:
@@ -78,6 +100,7 @@ def status(seconds: float = 0.0, **changes: Any) -> dict[str, Any]:
         "instance": "a81da7fa167af8c2",
         "run": 3,
         "uptime_s": 3725.0 + seconds,
+        "pressure": pressure(),
         "processes": [
             process("supervisor", 1000, cpu=0.2),
             wal(0, groups),

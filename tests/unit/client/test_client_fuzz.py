@@ -70,8 +70,8 @@ def test_the_blocking_face_raises_only_what_it_promises(client: topicd.Client, s
             lambda: client.publish("t", b"x"),
             lambda: client.publish("t", b"x", key="k"),
             lambda: client.publish_many("u", [b"x"] * 3),
-            lambda: [(r.tag, r.node, r.meta, r.time) for r in client.read("t")],
-            lambda: client.read("t").payloads(),
+            lambda: [(r.tag, r.node, r.meta, r.time) for r in client.fetch("t")],
+            lambda: client.fetch("t").payloads(),
             lambda: client.state("t"),
             lambda: client.configure("t", cap_records=9),
             lambda: list(client.topics()),
@@ -101,7 +101,7 @@ def test_the_asyncio_face_raises_only_what_it_promises(client: topicd.Client, se
                 with contextlib.suppress(TopicdError):
                     await client.publish("t", b"x")
                 with contextlib.suppress(TopicdError):
-                    (await client.read("t")).payloads()
+                    (await client.fetch("t")).payloads()
                 with contextlib.suppress(TopicdError):
                     await client.state("t")
                 with contextlib.suppress(TopicdError, StopAsyncIteration, TimeoutError):

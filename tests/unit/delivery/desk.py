@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 from tests.faults.machine import SMALL, Inline
 from tests.support.faultfs import FaultFs
+from tests.support.served import run_routers
 from tests.unit.delivery.kit import ROOT, TS, make_disk, make_outlet
 from topicd import paths
 from topicd.clock import ManualClock
 from topicd.config import Settings
 from topicd.errors import TopicdError, from_wire
 from topicd.frames import core
-from topicd.ipc import doorbell
+from topicd.ipc import doorbell, pressure
 from topicd.ipc.control import BootInfo, process_name
 from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.protocol.messages import Op
@@ -91,6 +92,7 @@ class Desk:
         self._bells = [doorbell.create_fd() for _ in range(wals + 1)]
         names = [*(process_name(WAL, index) for index in range(wals)), process_name(DELIVERY, 0)]
         doorbell.create_words(paths.bells_shm(instance), len(names), instance).close()
+        pressure.create(instance, shards).close()
         boot = ShardBoot(
             kind=DELIVERY,
             index=0,
@@ -128,6 +130,7 @@ class Desk:
         for line in self.lines:
             line.close()
         self.shard.bells.close()
+        self.shard.board.close()
         for fd in self._bells:
             os.close(fd)
 
@@ -220,6 +223,11 @@ class Desk:
         self.parts.turn.end()
         self.settle()
         return writer.told
+
+    def route(self) -> Desk:
+        """Routers run, and the shard may ask itself."""
+        run_routers(self.parts)
+        return self
 
     def line(self, *, hello: bool = True) -> Line:
         made = Line(self)
@@ -333,4 +341,6 @@ class Line(asyncio.Transport):
 
 def rings(bell: Doorbell) -> bool:
     """Was it rung?"""
-    return bool(select.select([bell.fd], [], [], 0)[0])
+    poll = select.poll()  # select takes no descriptor above 1023
+    poll.register(bell.fd, select.POLLIN)
+    return bool(poll.poll(0))

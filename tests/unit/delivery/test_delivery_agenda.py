@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.delivery.kit import make_topic
+from topicd.clock import ManualClock
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.sessions.peer import Peer
 
@@ -25,7 +26,7 @@ class Scene:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
         self.story: list[str] = []
-        self.agenda = Agenda(self.soon.append)
+        self.agenda = Agenda(self.soon.append, ManualClock())
         self.agenda.run_turn = lambda: self.story.append("turn")
 
     def run(self) -> None:

@@ -11,7 +11,8 @@ from topicd.shards.delivery.survey import TOP_TOPICS
 
 
 def test_every_key_is_a_metric_and_every_metric_has_its_key(desk: Desk) -> None:
-    assert set(desk.parts.figures.page()) == {*metrics.DELIVERY, "top_topics"}
+    saves = {"store_saves", "store_save_failures", "store_save_histogram", "store_save_seconds"}  # of two metrics
+    assert set(desk.parts.figures.page()) == {*metrics.DELIVERY, "top_topics", "top_routers", *saves}
 
 
 def test_it_tells_of_topics_connections_and_what_is_under_way(desk: Desk) -> None:
@@ -41,8 +42,11 @@ def test_a_row_of_a_topic_has_its_name_and_one_figure_for_each_metric(desk: Desk
     line = desk.line()
     line.ask(Op.CONSUMER_OPEN, topic="orders", name="c")
     [row] = top_topics(desk)
-    assert row == ["orders", 2, 2, 5, 2]
-    assert len(row) == 1 + len(metrics.TOPIC)
+    assert row == ["orders", 2, 2, 5, 0, 2]
+    desk.write(desk.topic("jobs", type="queue"), [b"a", b"b"])
+    rows = {row[0]: row for row in top_topics(desk)}
+    assert rows["jobs"] == ["jobs", 2, 2, 2, 0, 0, 2, 0, 0, 0, 0]
+    assert len(rows["jobs"]) == 1 + len(metrics.TOPIC)
 
 
 def test_only_the_topics_written_last_are_listed(desk: Desk) -> None:

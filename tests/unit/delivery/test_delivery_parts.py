@@ -103,3 +103,12 @@ def test_a_full_log_that_empties_again_serves_again(desk: Desk) -> None:
     assert desk.parts.admission.refusal(topic, 10, 1) is not None
     desk.wal.ring.set_read_only(0)
     assert desk.write(topic, [b"x"])[0].how == "appended"
+
+
+def test_routers_have_half_the_share_while_the_pressure_is_high(desk: Desk) -> None:
+    pump, before = desk.parts._pump, desk.parts._pump.polite
+    for steps, expected in ((0b0111, 2 * before), (0b0011, before)):
+        desk.parts.board.say(0.9, steps, 0, 0, watching=True)
+        for look in desk.parts.load.on_beat:
+            look()
+        assert pump.polite == expected

@@ -1,4 +1,4 @@
-"""A shard's place: its share of limits, and what fits a ring."""
+"""A shard's place: what fits a ring."""
 
 from __future__ import annotations
 
@@ -7,22 +7,6 @@ import pytest
 from tests.unit.delivery.kit import make_place
 from topicd.limits import KIB, MAX_FRAME
 from topicd.paths import DataDir
-
-
-@pytest.mark.parametrize("limit", [1, 2, 7, 8, 100_001])
-@pytest.mark.parametrize("shards", [1, 2, 3, 7])
-def test_together_the_shards_have_exactly_the_limit(limit: int, shards: int) -> None:
-    shares = [make_place(index=index, shards=shards).share_of(limit) or 0 for index in range(shards)]
-    assert sum(shares) == limit
-    assert max(shares) - min(shares) <= 1
-
-
-def test_no_limit_is_no_share() -> None:
-    assert make_place().share_of(0) is None
-
-
-def test_a_share_of_nothing_is_not_taken_for_no_limit() -> None:
-    assert make_place(index=1, shards=2).share_of(1) == 0
 
 
 @pytest.mark.parametrize("ring_bytes", [1536 * KIB, 4096 * KIB])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from tests.unit.delivery.desk import Desk, rings
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import CREDIT, FETCH
+from topicd.shards.delivery import turn as module
 from topicd.shards.delivery.sessions.peer import Peer
 from topicd.shards.delivery.topic.follower import Follower
+from topicd.shards.delivery.turn import TURN_S
 
 
 class Witness(Follower, Peer):
@@ -120,3 +125,131 @@ def test_without_a_lone_write_nothing_is_waited_for(open_desk: Callable[..., Des
     desk.wal.sync()
     desk.parts.turn.await_write()
     assert [writer.told for writer in writers] == [[], []]
+
+
+# ---- more than fits into a turn ----
+
+
+class Slow(Follower):
+    """Takes its time, and its topic moves again at once if it shall."""
+
+    def __init__(self, name: str, story: list[str], takes: Callable[[], None]) -> None:
+        self._name = name
+        self._story = story
+        self._takes = takes
+
+    def moved(self) -> None:
+        self._story.append(self._name)
+        self._takes()
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 50.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_the_loop_looks_at_its_sockets_every_two_milliseconds(desk: Desk, clock: Clock) -> None:
+    story: list[str] = []
+    topics = [desk.topic(f"t{n}", durability="memory") for n in range(6)]
+    for topic in topics:
+        topic.followers.add(Slow(topic.name, story, lambda: clock.pass_by(0.0009)))
+        desk.parts.agenda.ready.add(topic)
+    turn = desk.parts.turn
+    turn.end()
+    assert story == ["t0", "t1", "t2"]
+    turn.end()  # of a connection: what is left waits until all of them were looked at
+    assert len(story) == 3
+    assert desk.parts.agenda.scheduled
+    desk.turn()
+    assert story == ["t0", "t1", "t2", "t3", "t4", "t5"]
+
+
+def test_what_is_done_in_time_is_done_in_the_same_turn(desk: Desk, clock: Clock) -> None:
+    story: list[str] = []
+    for n in range(100):
+        topic = desk.topic(f"t{n}", durability="memory", priority=-n)
+        topic.followers.add(Slow(f"t{n}", story, lambda: None))
+        desk.parts.agenda.ready.add(topic)
+    desk.parts.turn.end()
+    assert len(story) == 100
+
+
+def test_pushes_are_gathered_while_the_board_says_so(desk: Desk, clock: Clock) -> None:
+    topic = desk.topic(durability="memory", cap_records=2)
+    told: list[int] = []
+    follower = Slow("", [], lambda: told.append(topic.seqs.visible))
+    topic.followers.add(follower)
+    desk.parts.board.say(0.6, 0b11, 10_000, 0, watching=True)
+    for _ in range(3):
+        desk.append(topic, [b"x"])
+        desk.parts.turn.end()
+    assert told == [1]  # the first at once
+    assert topic.contents.count == 2  # caps hold meanwhile
+    clock.pass_by(0.011)
+    desk.parts.turn.end()
+    assert told == [1, 3]
+    desk.parts.board.say(0.0, 0, 0, 0, watching=True)
+    desk.append(topic, [b"x"])
+    desk.parts.turn.end()
+    assert told == [1, 3, 4]
+
+
+def test_what_was_gathered_is_told_without_anybody_coming(desk: Desk) -> None:
+    topic = desk.topic(durability="memory")
+    told: list[int] = []
+    topic.followers.add(Slow("", [], lambda: told.append(topic.seqs.visible)))
+    desk.parts.board.say(0.6, 0b11, 10_000, 0, watching=True)
+    for _ in range(3):
+        desk.append(topic, [b"x"])
+        desk.parts.turn.end()
+    desk.loop.run_until_complete(asyncio.sleep(0.1))
+    assert told == [1, 3]
+
+
+def test_a_negative_priority_is_not_pushed_under_pressure_and_is_afterwards(desk: Desk) -> None:
+    low, high = desk.topic("low", durability="memory", priority=-1), desk.topic("high", durability="memory")
+    line, asker = desk.line(), desk.line()
+    line.send(Op.SUBSCRIBE, {"topics": [{"topic": "low"}, {"topic": "high"}]})
+    desk.parts.board.say(0.9, 0b111, 0, 0, watching=True)
+    poll = asker.send(Op.FETCH, FETCH.pack(low.id, 0, 10, 0, 10_000))
+    desk.write(low, [b"l"])
+    desk.write(high, [b"h"])
+    assert [push.datas() for push in line.take(Op.PUSH)] == [[b"h"]]
+    assert asker.result(poll).datas() == [b"l"]  # who asks is answered
+    assert list(desk.parts.agenda.ready.parked) == [low.id]
+    line.send(Op.CREDIT, CREDIT.pack(1, 1_000_000))  # nor by another way
+    assert line.take(Op.PUSH) == []
+    desk.parts.turn.look_at_pauses()
+    assert line.take(Op.PUSH) == []
+    desk.parts.board.say(0.5, 0b011, 0, 0, watching=True)
+    desk.parts.turn.look_at_pauses()
+    assert [push.datas() for push in line.take(Op.PUSH)] == [[b"l"]]
+    assert desk.parts.agenda.ready.parked == {}
+
+
+def test_five_saturated_topics_one_per_band_are_served_as_their_weights_say(desk: Desk, clock: Clock) -> None:
+    """Telling the followers of one takes a whole turn, and each has new records by then."""
+    story: list[str] = []
+    topics = [desk.topic(f"t{n}", durability="memory", priority=p) for n, p in enumerate((1000, 500, 250, 0, -1))]
+
+    def takes_a_turn() -> None:
+        clock.pass_by(TURN_S)
+        for topic in topics:
+            desk.parts.agenda.moved(topic)
+
+    for topic in topics:
+        topic.followers.add(Slow(topic.name, story, takes_a_turn))
+        desk.parts.agenda.moved(topic)
+    for turns in range(1, 16 * 10 + 1):
+        desk.parts.turn._run()
+        assert len(story) == turns
+    assert [story.count(topic.name) for topic in topics] == [80, 40, 20, 10, 10]

@@ -13,7 +13,7 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
 from topicd.disk.fs import RealFs
 from topicd.disk.interface import File
-from topicd.disk.loading import PAGE, BadRange, load, load_file
+from topicd.disk.loading import PAGE, BadRange, PartLoaded, load, load_file
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = Path("/f")
@@ -126,3 +126,54 @@ def test_no_module_maps_a_file() -> None:
                 if "mmap" in names or (isinstance(node, ast.ImportFrom) and node.module == "mmap"):
                     mapping.add(str(path.relative_to(ROOT)))
     assert {name for name in mapping if not name.startswith(("topicd/ipc/", "topicd/shards/"))} == allowed
+
+
+# ---- read where somebody looks ----
+
+
+def test_what_is_wanted_is_there_and_the_rest_is_not_read(disk: FakeDisk) -> None:
+    disk.spoil(FILE, 400 * PAGE, 400 * PAGE + 1)  # a read of it would show
+    part = PartLoaded(disk.open(FILE))
+    part.want(5_000, 5_040)
+    part.want(200 * PAGE - 20, 200 * PAGE + 20)
+    assert part.content.view[5_000:5_040] == CONTENT[5_000:5_040]
+    assert part.content.view[200 * PAGE - 20 : 200 * PAGE + 20] == CONTENT[200 * PAGE - 20 : 200 * PAGE + 20]
+    assert part.content.bad == [] and not any(part.content.view[300 * PAGE : 310 * PAGE])
+    part.want(len(CONTENT) - 10, len(CONTENT) + 10)
+    assert part.content.view[-10:] == CONTENT[-10:]
+
+
+def test_a_bad_page_is_named_once_however_often_it_is_wanted(disk: FakeDisk) -> None:
+    for page in (399, 400, 3):  # a step ends between the first two
+        disk.spoil(FILE, page * PAGE + 17, page * PAGE + 18)
+    part = PartLoaded(disk.open(FILE))
+    part.want(400 * PAGE, 400 * PAGE + 1)
+    part.want(0, part.size)
+    part.want(0, part.size)
+    assert part.content.view == zeroed(3, 399, 400)
+    assert part.content.bad == [
+        BadRange(3 * PAGE, 4 * PAGE, errno.EIO),
+        BadRange(399 * PAGE, 401 * PAGE, errno.EIO),
+    ]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("at", [0, 3, (1 << 20) - 2, (1 << 20) + 4, 2 * (1 << 20) - 1, len(CONTENT) - 4])
+def test_bytes_are_found_wherever_they_stand(disk: FakeDisk, at: int, loaded: bool) -> None:
+    disk.open(FILE, write=True).pwrite([bytes(len(CONTENT))], 0)
+    disk.open(FILE, write=True).pwrite([b"here"], at)
+    part = PartLoaded(disk.open(FILE))
+    if loaded:
+        part.want(0, part.size)
+    assert part.find(b"here", 0, part.size) == at
+    assert part.find(b"here", at, part.size) == at
+    assert part.find(b"here", at + 1, part.size) == -1
+    assert part.find(b"here", 0, at + 3) == -1
+
+
+def test_what_stands_behind_a_bad_page_is_found_and_the_page_is_named(disk: FakeDisk) -> None:
+    disk.open(FILE, write=True).pwrite([b"0123456789"], 500 * PAGE)
+    disk.spoil(FILE, 300 * PAGE, 300 * PAGE + 1)
+    part = PartLoaded(disk.open(FILE))
+    assert part.find(b"0123456789", 0, part.size) == 500 * PAGE
+    assert part.content.bad == [BadRange(300 * PAGE, 301 * PAGE, errno.EIO)]

@@ -232,8 +232,8 @@ fd = os.open(root / "now", os.O_RDWR)
 now = memoryview(mmap.mmap(fd, 4096)).cast("Q")
 expected = open_segment(fs, root, 0).read_exactly(0, 1 << 20)
 print("ready", flush=True)
-while now[0] != 2**64 - 1:
-    reader = open_segment(fs, root / str(now[0]), 0)
+while (number := now[0]) != 2**64 - 1:
+    reader = open_segment(fs, root / str(number), 0)
     counts[reader.is_packed] += 1
     assert reader.read_exactly(0, reader.end()) == expected
     reader.close()

@@ -14,7 +14,9 @@ from topicd.ipc.protocol.messages import (
     DeleteRecords,
     FetchFilter,
     Hello,
+    JobOptions,
     ListTopics,
+    Nack,
     Op,
     OpenConsumer,
     Subscribe,
@@ -24,7 +26,7 @@ from topicd.ipc.protocol.wire import ANSWER
 from topicd.model import TagMatch
 from topicd.tokens import SCOPES
 
-LAYOUTS_OF_THEIR_OWN = {Op.APPEND, Op.FETCH, Op.CREDIT}
+LAYOUTS_OF_THEIR_OWN = {Op.APPEND, Op.FETCH, Op.CREDIT, Op.CLAIM, Op.ACK}
 
 
 def test_every_request_is_declared_once() -> None:
@@ -45,6 +47,9 @@ def test_every_request_is_declared_once() -> None:
         DeleteRecords(topic="orders", match=TagMatch(b"eu:", prefix=True)),
         FetchFilter(nodes=(b"a", b"b"), from_ts=5),
         ListTopics(),
+        JobOptions(delay_ms=5, priority=9, group="a", unique="k", until="time", unique_ms=9, on_conflict="replace"),
+        Nack(topic="jobs", seqs=(1, 2), leases=(7, 0), node="w", kind="dead", delay_ms=0, reason="no"),
+        Nack(topic="jobs", seqs=()),
         Subscribe(topics=(SubscribedTopic(topic="a", from_seq=4), SubscribedTopic(topic="b", tail=True)), credit=9),
     ],
     ids=repr,

@@ -25,8 +25,8 @@ def test_header_and_its_offsets_are_those_of_the_design() -> None:
         14,
         22,
     )
-    assert (frames.NODE_LEN_AT, frames.TAG_LEN_AT, frames.DATA_LEN_AT) == (30, 32, 34)
-    assert [int(kind) for kind in FrameType] == [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17]
+    assert (frames.NODE_LEN_AT, frames.HOPS_AT, frames.TAG_LEN_AT, frames.DATA_LEN_AT) == (30, 31, 32, 34)
+    assert [int(kind) for kind in FrameType] == [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18]
     assert [int(flag) for flag in FrameFlag] == [1, 2, 4, 8, 16]
 
 
@@ -87,7 +87,7 @@ def test_producer_frame_of_another_size_is_refused() -> None:
 def test_parse_header() -> None:
     frame = whole(b"data", tag=b"t", node=b"nn", type=6, topic_id=1, seq=2, ts=3)
     header = frames.parse_header(b"#" + frame, 1)
-    assert header == (len(frame) - 4, 6, 3, 1, 2, 3, 2, 1, 4)
+    assert header == (len(frame) - 4, 6, 3, 1, 2, 3, 2, 0, 1, 4)
     assert header.size == len(frame)
     with pytest.raises(FormatError):
         frames.parse_header(frame[:37], 0)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from topicd.errors import StorageCorrupt
-from topicd.spark.pipelines.session import JobFailed, SparkUnavailable, check_java, explained
+from topicd.spark.pipelines import session
+from topicd.spark.pipelines.report import no_progress
+from topicd.spark.pipelines.session import JobFailed, LazySpark, SparkUnavailable, check_java, explained, run_here
 
 
 def run_pipeline(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -87,3 +89,23 @@ def test_what_a_task_raised_comes_out_of_what_spark_says() -> None:
     assert explained(RuntimeError(plain)).message == "the Spark job failed: FileNotFoundError: [Errno 2] x"
     unknown = explained(RuntimeError("\n[SOME_CLASS] it went wrong\nat somewhere"))
     assert (type(unknown), unknown.message) == (JobFailed, "the Spark job failed: [SOME_CLASS] it went wrong")
+
+
+def test_small_work_needs_no_spark_unless_spark_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(LazySpark, "_runs", lambda self: False)
+    assert LazySpark().is_needless(session.SMALL_RECORDS, session.SMALL_BYTES)
+    assert not LazySpark().is_needless(session.SMALL_RECORDS + 1, 0)
+    assert not LazySpark().is_needless(0, session.SMALL_BYTES + 1)
+    assert not LazySpark("local[2]").is_needless(1, 1)
+    monkeypatch.setattr(LazySpark, "_runs", lambda self: True)
+    assert not LazySpark().is_needless(1, 1)
+    monkeypatch.setattr(LazySpark, "_runs", lambda self: False)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert not LazySpark().is_needless(1, 1)
+
+
+def test_small_work_fails_as_plainly() -> None:
+    assert run_here("double", [1, 2], lambda n: n * 2, no_progress) == [2, 4]
+    with pytest.raises(JobFailed, match="divide failed: ZeroDivisionError"):
+        run_here("divide", [0], lambda n: 1 // n, no_progress)

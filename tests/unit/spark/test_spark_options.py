@@ -9,6 +9,7 @@ import pytest
 
 from topicd.errors import InvalidRequest
 from topicd.spark.options import ConnectionOptions, ReadOptions
+from topicd.spark.schema import default_schema
 
 
 def parsed(**options: str) -> ReadOptions:
@@ -22,7 +23,7 @@ def test_names_count_in_any_case_and_unknown_ones_are_passed_over() -> None:
 
 def test_kafka_names_are_aliases() -> None:
     found = ReadOptions.parse({"subscribe": "b, a", "maxOffsetsPerTrigger": "7", "includeHeaders": "true"})
-    assert (found.topics, found.max_records_per_trigger, found.include_meta) == (("b", "a"), 7, True)
+    assert (found.topics, found.max_records_per_trigger, found.meta_form) == (("b", "a"), 7, "json")
     assert ReadOptions.parse({"subscribePattern": "or.*"}).pattern == "or.*"
 
 
@@ -31,8 +32,24 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert (found.starting.default, found.ending.default) == ("earliest", "latest")
     assert found.losses.fail
     assert (found.min_records_per_trigger, found.max_trigger_delay) == (None, 900.0)
-    assert not found.include_meta
+    assert found.meta_form is None and not found.committed
     assert (found.value_format, found.match, found.nodes, found.consumer) == (None, None, (), None)
+
+
+@pytest.mark.parametrize(
+    ("said", "form", "kind"),
+    [
+        ("true", "json", "string"),
+        ("JSON", "json", "string"),
+        ("map", "map", "map<string,string>"),
+        ("binary", "binary", "binary"),
+        ("false", None, ""),
+    ],
+)
+def test_meta_has_the_form_that_is_asked_for(said: str, form: str | None, kind: str) -> None:
+    found = parsed(includeMeta=said)
+    assert found.meta_form == form
+    assert f", meta {kind}," in default_schema(found) if form else "meta" not in default_schema(found)
 
 
 def test_options_travel_to_executors_and_hide_the_token() -> None:
@@ -82,6 +99,8 @@ def test_moments_are_utc_unless_they_say_otherwise(text: str, ms: int) -> None:
             {"topic": "a", "valueFormat": "xml"},
             "option valueFormat must be one of binary, string, json, avro, protobuf",
         ),
+        ({"topic": "a", "includeMeta": "yaml"}, "option includeMeta must be true, false or one of json, map, binary"),
+        ({"topic": "a", "committed": "mostly"}, "option committed must be true or false"),
         ({"topic": "a", "valueFormat": "avro"}, "valueFormat=avro needs option schemaFile"),
         ({"topic": "a", "schemaFile": "x"}, "option schemaFile belongs to valueFormat=avro"),
         ({"topic": "a", "messageName": "x"}, "option messageName belongs to valueFormat=protobuf"),

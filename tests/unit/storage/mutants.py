@@ -211,11 +211,47 @@ MUTANTS = [
         "    if done:\n        pass",
     ),
     Mutant(
+        "plain: frames of another topic",
+        "shards/storage/segment/plain.py",
+        "    if run.type != APPEND or run.topic_id != topic_id or run.first_seq != first:\n        return None\n",
+        "",
+    ),
+    Mutant(
+        "plain: the index is not compared",
+        "shards/storage/segment/plain.py",
+        "    if core.index_entries(frames, 0, size, 0) != index[1]:\n        return None\n",
+        "",
+    ),
+    Mutant(
+        "plain: torn frames pass",
+        "shards/storage/segment/plain.py",
+        "    if scan.end != size or len(scan.runs) != 1:\n",
+        "    if not scan.runs:\n",
+    ),
+    Mutant(
+        "plain: sizes are not the seal's",
+        "shards/storage/segment/plain.py",
+        "    if index[0] != seal.count * ENTRY_BYTES or data[0] != seal.data_bytes:\n        return None\n",
+        "",
+    ),
+    Mutant(
+        "plain: segments that do not follow each other",
+        "shards/storage/segment/plain.py",
+        " or (segments and first != due):",
+        ":",
+    ),
+    Mutant(
+        "seal: a missing index breaks the start",
+        "shards/storage/segment/seal.py",
+        "file(IDX), write=True, create=True)",
+        "file(IDX), write=True)",
+    ),
+    Mutant(
         "snapshot: old ones go first",
         "shards/storage/snapshot.py",
-        "        self._write(number, body)\n",
+        "        self._write(number, body, topics)\n",
         "        self._prune({number, self._newest_good} if number < 3 else {number})\n"
-        "        self._write(number, body)\n",
+        "        self._write(number, body, topics)\n",
     ),
     Mutant(
         "snapshot: directory's name not synced",

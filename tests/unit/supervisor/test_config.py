@@ -103,7 +103,7 @@ def test_sizes_have_units(text: str, value: int) -> None:
         ("test_clock", "perhaps", "must be true or false"),
         ("data_dir", "", "must be a path"),
         ("data_dir", 7, "must be a path"),
-        ("max_topics", 0, "must be at least 1"),
+        ("direct_bytes", 0, "must be at least 1"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_name_source_rule_and_value(name: str, value: Any, said: str) -> None:

@@ -29,8 +29,8 @@ def made() -> Iterator[Memory]:
 
 def test_all_regions_are_made_and_all_are_unlinked(made: Memory) -> None:
     made.create()
-    # 6 rings, 2 states of WAL shards, 5 stats pages, the bells
-    assert len(shm.names_of(made.instance)) == 6 + 2 + 5 + 1
+    # 6 rings, 2 states of WAL shards, 5 stats pages, the pressure, the tally, the bells
+    assert len(shm.names_of(made.instance)) == 6 + 2 + 5 + 1 + 1 + 1
     assert Ring.attach(paths.ring_shm(made.instance, 1, 2), made.instance).capacity == 2 * MIB
     assert list(made.pages) == list(made.bells) == ["wal-00", "wal-01", "dlv-00", "dlv-01", "dlv-02"]
     made.close()

@@ -186,11 +186,11 @@ def status(*topics: list[object]) -> dict[str, object]:
 
 def test_labels_are_escaped() -> None:
     name = 'a"b\\c\nd}'
-    found = Exposition(metrics.render(status([name, 7, 5, 100, 2])))
+    found = Exposition(metrics.render(status([name, 7, 5, 100, 0, 2])))
     assert found.value("topicd_topic_consumer_lag_records", topic=name) == 2
     assert found.value("topicd_topic_head_seq", topic=name, shard="00") == 7
 
 
 def test_names_cut_to_the_same_text_are_shown_once() -> None:
-    found = Exposition(metrics.render(status(["a" * 64, 7, 5, 100, 2], ["a" * 64, 1, 1, 1, 1])))
+    found = Exposition(metrics.render(status(["a" * 64, 7, 5, 100, 0, 2], ["a" * 64, 1, 1, 1, 0, 1])))
     assert found.value("topicd_topic_head_seq", topic="a" * 64) == 7

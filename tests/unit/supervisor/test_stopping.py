@@ -11,7 +11,7 @@ from topicd.supervisor.child import Child
 from topicd.supervisor.kinds import KINDS, Kind
 from topicd.supervisor.stopping import StopPlan
 
-WAL, DELIVERY = KINDS
+WAL, DELIVERY = KINDS[:2]
 
 
 class Actor:

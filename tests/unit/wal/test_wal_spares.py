@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.daemon import wait_until
 from tests.support.fakedisk import FakeDisk
 from topicd import paths
 from topicd.limits import KIB, MIB
@@ -47,6 +48,41 @@ def test_owner_that_overtakes_the_filler_writes_on_and_its_bytes_stay(disk: Fake
     taken.file.pwrite([b"x" * (SIZE - 10)], 0)
     spares._fill_step(taken, bytes(MIB))
     assert taken.file.pread(SIZE, 0) == b"x" * (SIZE - 10) + bytes(10)
+
+
+def test_the_filler_keeps_a_little_ahead_of_a_writer_and_goes_on_when_nobody_writes(
+    disk: FakeDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AHEAD", MIB // 2)
+    monkeypatch.setattr(module, "_STEP", MIB // 8)
+    monkeypatch.setattr(module, "_PACE_S", 0.0)
+    monkeypatch.setattr(module, "_REST_S", 0.0)
+    made = Spares(disk, ROOT, SIZE)
+
+    class Writing:
+        """Somebody writes whenever the filler looks."""
+
+        def __get__(self, *_: object) -> bool:
+            if not writes:
+                return False
+            looked.append(taken.filled_to)
+            made._stopping = len(looked) > 3
+            return True
+
+        def __set__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(Spares, "busy", Writing(), raising=False)
+    writes, looked = True, []
+    taken = made._start_one()
+    made._fill_forever()
+    assert set(looked) == {MIB // 2}
+    taken.written, made._stopping, looked = MIB // 4, False, []
+    made._fill_forever()
+    assert set(looked) == {MIB // 4 + MIB // 2}
+    writes, made._stopping = False, False
+    made.open()
+    wait_until(lambda: taken.filled_to == SIZE, "the file is full")
+    made.close()
 
 
 def test_file_that_its_owner_filled_is_recycled(disk: FakeDisk, spares: Spares) -> None:

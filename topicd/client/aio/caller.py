@@ -10,8 +10,11 @@ from typing import Any, TypeVar
 
 from topicd.client.aio.routes import AioRoutes, FutureBatch
 from topicd.client.aio.shared import AioShared
-from topicd.client.core.options import TOPIC_IDS_KEPT
-from topicd.client.core.requests import Append, Request, open_topic
+from topicd.client.blocking.caller import Caller
+from topicd.client.core.channels import Unanswered
+from topicd.client.core.events import Events
+from topicd.client.core.options import MAX_CONNECTIONS, TOPIC_IDS_KEPT
+from topicd.client.core.requests import Append, Opened, Request, check_queue, open_any
 from topicd.client.core.shardmap import SUPERVISOR, ShardMap
 from topicd.errors import ConnectionLost, InvalidRequest, TopicdError, TopicNotFound, WrongShard
 from topicd.ipc.protocol.codec import Appended, answer_map, parse_ack
@@ -24,10 +27,26 @@ T = TypeVar("T")
 
 
 class AioCaller(AioShared):
-    def __init__(self, shard_map: ShardMap, *, tempo: Tempo, timeout: float, token: str | None) -> None:
-        super().__init__(shard_map, tempo=tempo, timeout=timeout, token=token)
+    def __init__(
+        self, shard_map: ShardMap, *, tempo: Tempo, timeout: float, token: str | None, events: Events | None = None
+    ) -> None:
+        super().__init__(shard_map, tempo=tempo, timeout=timeout, token=token, events=events)
         self._routes = AioRoutes(self, WINDOW)
-        self._ids: dict[str, int] = {}
+        self._ids: dict[str, Opened] = {}
+        self._threads: Caller | None = None
+
+    @property
+    def threads(self) -> Caller:
+        """For what runs in threads."""
+        if self._threads is None:
+            self._threads = Caller(
+                self.shard_map,
+                tempo=self.tempo,
+                timeout=self.timeout,
+                token=self.token,
+                max_connections=MAX_CONNECTIONS,
+            )
+        return self._threads
 
     # ---- appends ----
 
@@ -35,29 +54,43 @@ class AioCaller(AioShared):
         """Sends a batch with the others of this turn; its future gets the first seq."""
         return self._routes.append(topic, frames, count)
 
-    async def append_alone(self, topic: str, batch: Append) -> Appended:
+    async def append_jobs(self, queue: str, frames: bytes | bytearray, count: int, options: bytes) -> FutureBatch:
+        """The same for jobs, when they are stored."""
+        await self.queue_id(queue)
+        batch = self._routes.append(queue, frames, count, options=options)
+        await batch.future
+        return batch
+
+    async def append_alone(self, topic: str, batch: Append, *, queue: bool = False) -> Appended:
         """Sends a batch that has no place among the others."""
-        flags, raw = await self.with_topic(topic, Op.APPEND, batch.body, flags=batch.flags, create=True)
+        flags, raw = await self.with_topic(topic, Op.APPEND, batch.body, flags=batch.flags, create=True, queue=queue)
         return parse_ack(flags, raw, 0, len(raw))
 
     # ---- requests that may be repeated freely ----
 
-    async def exchange(self, shard: Callable[[], int], op: int, body: bytes, flags: int = 0, wait: float = 0.0) -> Any:
-        """Fetched for FETCH, (flags, body) for all others. The shard is asked for anew at each attempt."""
+    async def exchange(
+        self, shard: Callable[[], int], op: int, body: bytes, flags: int = 0, wait: float = 0.0, *, once: bool = False
+    ) -> Any:
+        """Fetched for FETCH, (flags, body) for all others. The shard is asked for anew at each attempt. once: what was
+        sent is not sent again."""
         if self.closed:
             raise InvalidRequest("the client is closed")
         left = limit = self.timeout + wait
         began = self.tempo.monotonic()
         patience: Patience | None = None
         while True:
+            sent = False
             try:
                 async with asyncio.timeout(left):
                     connection = await self._routes.link_to(shard()).connection(left)
+                    sent = once
                     return await connection.call(op, body, flags)
             except TimeoutError:
                 error: TopicdError = ConnectionLost(f"the daemon did not answer within {limit:g} s")
             except TopicdError as exc:
                 error = exc
+            if sent and isinstance(error, ConnectionLost):
+                raise Unanswered(f"nobody knows whether this was done: {error.message}") from error
             if self.closed:
                 raise error
             patience = patience or Patience(self.tempo, limit, began)
@@ -75,6 +108,13 @@ class AioCaller(AioShared):
         _flags, raw = await self.exchange(lambda: self.shard_map.shard_of(topic), request.op, request.body)
         return request.parse(answer_map(raw))
 
+    async def ask_once(self, request: Request[T]) -> T:
+        """Of the shard of its topic, for what must not be done twice: raises Unanswered when nobody knows whether it
+        was done."""
+        topic = str(request.topic)
+        _flags, raw = await self.exchange(lambda: self.shard_map.shard_of(topic), request.op, request.body, once=True)
+        return request.parse(answer_map(raw))
+
     async def ask_shard(self, shard: int, request: Request[T]) -> T:
         _flags, raw = await self.exchange(lambda: shard, request.op, request.body)
         return request.parse(answer_map(raw))
@@ -88,27 +128,39 @@ class AioCaller(AioShared):
         flags: int = 0,
         wait: float = 0.0,
         create: bool = False,
+        queue: bool = False,
     ) -> Any:
-        """A request about a topic by id; an id that is out of date is looked up again, once."""
+        """A request about a topic by id; an id that is out of date is looked up again, once. `queue`: what is created
+        is a queue, and anything else is NotAQueue."""
         check_topic_name(topic)
-        known = self._ids.get(topic)
+        known = topic in self._ids
         try:
-            topic_id = known or await self._open(topic, create)
+            topic_id = await self._id(topic, create, queue)
             return await self.exchange(lambda: self.shard_map.shard_of(topic), op, body(topic_id), flags, wait)
         except TopicNotFound:
             self._ids.pop(topic, None)
-            if known is None:
+            if not known:
                 raise
-        topic_id = await self._open(topic, create)
+        topic_id = await self._id(topic, create, queue)
         return await self.exchange(lambda: self.shard_map.shard_of(topic), op, body(topic_id), flags, wait)
 
-    async def _open(self, topic: str, create: bool) -> int:
-        topic_id = await self.ask(open_topic(topic, create=create))
-        if len(self._ids) >= TOPIC_IDS_KEPT:
-            self._ids.clear()
-        self._ids[topic] = topic_id
-        return topic_id
+    async def queue_id(self, topic: str) -> int:
+        """The id of a queue, which is created if there is none."""
+        return await self._id(check_topic_name(topic), True, True)
+
+    async def _id(self, topic: str, create: bool, queue: bool) -> int:
+        known = self._ids.get(topic)
+        if known is None:
+            known = await self.ask(open_any(topic, create=create, queue=queue))
+            if len(self._ids) >= TOPIC_IDS_KEPT:
+                self._ids.clear()
+            self._ids[topic] = known
+        if queue:
+            check_queue(topic, known.type)
+        return known.topic_id
 
     async def close(self) -> None:
         self.closed = True
+        if self._threads is not None:
+            self._threads.close()
         await self._routes.end(ConnectionLost("the client was closed before this was acknowledged"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from topicd.client.aio.caller import AioCaller
 from topicd.client.aio.consumer import AsyncConsumer
@@ -15,52 +15,89 @@ from topicd.client.aio.pipeline import AsyncPipeline
 from topicd.client.aio.producer import AsyncProducer
 from topicd.client.aio.receipts import AsyncDelivery
 from topicd.client.aio.watch import AsyncWatch
-from topicd.client.blocking.caller import Caller
 from topicd.client.blocking.finding import find_daemon
 from topicd.client.blocking.operations import Operations
 from topicd.client.core.address import TOKEN_ENV, with_ca_file
-from topicd.client.core.arguments import Match, Start
+from topicd.client.core.arguments import Match, Nodes, Start, excluded
 from topicd.client.core.collecting import BATCH_BYTES, BATCH_RECORDS, INFLIGHT, LINGER_S, OnFull
+from topicd.client.core.decode import Decode, decoder_of
 from topicd.client.core.encode import Serializer, named_serializer
-from topicd.client.core.options import DEFAULT_TIMEOUT_S, MAX_CONNECTIONS, STAGE_TTL_S
-from topicd.client.core.watching import OnGap, wanted_by
+from topicd.client.core.events import Disconnected, Events, Reconnected
+from topicd.client.core.gaps import OnGap, gap_choice
+from topicd.client.core.options import (
+    DEFAULT_TIMEOUT_S,
+    STAGE_TTL_S,
+    OwnTimeout,
+    Timeout,
+    seconds,
+)
+from topicd.client.core.records import Event, Record
+from topicd.client.core.settling import own_name
+from topicd.client.core.watching import wanted_by
 from topicd.errors import InvalidRequest
 from topicd.ipc.protocol.retry import Tempo
 from topicd.limits import MIB
 
 if TYPE_CHECKING:
+    from topicd.client.aio.chat import AsyncChat
+    from topicd.client.aio.queue import AsyncQueue
     from topicd.client.aio.stages import AsyncStages
 
 
-async def connect(
+def connect(
     target: str | os.PathLike[str] | None = None,
     *,
-    timeout: float = DEFAULT_TIMEOUT_S,
-    wait: float = 0.0,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    wait: Timeout = 0.0,
     node: str | None = None,
     token: str | None = None,
     ca_file: str | os.PathLike[str] | None = None,
     serializer: str | Serializer = "json",
     tempo: Tempo | None = None,
-) -> AsyncClient:
-    """Like topicd.connect.
+    on_disconnect: Callable[[Disconnected], Any] | None = None,
+    on_reconnect: Callable[[Reconnected], Any] | None = None,
+) -> Connecting:
+    """Like topicd.connect: in an `async with`, or awaited.
 
-    >>> async with await topicd.aio.connect() as client:    # doctest: +SKIP
+    >>> async with topicd.aio.connect() as client:    # doctest: +SKIP
     ...     seq = await client.publish("orders", {"id": 7})
     """
     tempo = tempo or Tempo()
     target = with_ca_file(target, ca_file)
     token = token or os.environ.get(TOKEN_ENV)
-    find = partial(find_daemon, target, os.environ, timeout=timeout, token=token, wait=wait, tempo=tempo)
-    shard_map = await asyncio.get_running_loop().run_in_executor(None, find)
-    caller = AioCaller(shard_map, tempo=tempo, timeout=timeout, token=token)
-    return AsyncClient(caller, node=node, serializer=serializer)
+    limit, patience = seconds(timeout), seconds(wait)
+    find = partial(find_daemon, target, os.environ, timeout=limit, token=token, wait=patience, tempo=tempo)
+
+    async def made() -> AsyncClient:
+        shard_map = await asyncio.get_running_loop().run_in_executor(None, find)
+        events = Events(tempo.monotonic, on_disconnect, on_reconnect)
+        caller = AioCaller(shard_map, tempo=tempo, timeout=limit, token=token, events=events)
+        return AsyncClient(caller, node=node, serializer=serializer)
+
+    return Connecting(made)
+
+
+class Connecting(Awaitable["AsyncClient"]):
+    """What `connect` returns: `await` it, or enter it with `async with`, which closes the client at the end."""
+
+    def __init__(self, make: Callable[[], Awaitable[AsyncClient]]) -> None:
+        self._make = make
+        self._client: AsyncClient | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncClient]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        self._client = await self._make()
+        return self._client
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._client is not None:
+            await self._client.close()
 
 
 class AsyncClient(AsyncOperations):
     """Made by `topicd.aio.connect`; belongs to the loop it was made in."""
-
-    _blocking: Caller | None = None  # for what runs in threads
 
     def stages(self, query: str, *, ends: bool = False, ttl: float = STAGE_TTL_S) -> AsyncStages:
         """Records of many writers that become visible together and once; see `topicd.Client.stages`."""
@@ -68,13 +105,18 @@ class AsyncClient(AsyncOperations):
         from topicd.client.staging.stages import Stages
 
         self._check_open()
-        if self._blocking is None:
-            its = self._caller
-            self._blocking = Caller(
-                its.shard_map, tempo=its.tempo, timeout=its.timeout, token=its.token, max_connections=MAX_CONNECTIONS
-            )
-        made = Stages(Operations(self._blocking), query, ends=ends, ttl=ttl, serialize=self._serialize)
+        made = Stages(Operations(self._caller.threads), query, ends=ends, ttl=ttl, serialize=self._serialize)
         return AsyncStages(self._caller, made)
+
+    def queue(self, name: str, *, node: str | None = None) -> AsyncQueue:
+        """The work queue of that name; see `topicd.Client.queue`."""
+        from topicd.client.aio.queue import AsyncQueue
+
+        self._check_open()
+        return AsyncQueue(self, name, node=node or self._worker_name(), serialize=self._serialize)
+
+    def _worker_name(self) -> str:
+        return own_name() if self._node is None else self._node.decode("utf-8", "replace")
 
     def pipeline(self, topic: str, *, max_inflight: int = INFLIGHT) -> AsyncPipeline:
         """Single records with up to max_inflight of them unacknowledged, for one task."""
@@ -88,7 +130,7 @@ class AsyncClient(AsyncOperations):
         max_batch_records: int = BATCH_RECORDS,
         max_inflight: int = INFLIGHT,
         on_full: OnFull = "block",
-        timeout: float | None = None,
+        timeout: OwnTimeout = ...,
         on_delivery: Callable[[AsyncDelivery], object] | None = None,
         serializer: str | Serializer | None = None,
     ) -> AsyncProducer:
@@ -102,32 +144,110 @@ class AsyncClient(AsyncOperations):
             max_batch_records=max_batch_records,
             max_inflight=max_inflight,
             on_full=on_full,
-            timeout=timeout,
+            timeout=seconds(timeout, self._caller.timeout),
             on_delivery=on_delivery,
             serialize=self._serialize if serializer is None else named_serializer(serializer),
             node=self._node,
         )
 
+    @overload
     async def watch(
         self,
-        topics: str | list[str] | tuple[str, ...],
+        topics: str | Sequence[str],
+        start: Start = ...,
+        *,
+        gaps: Literal[True],
+        match: Match = ...,
+        exclude_nodes: Nodes = ...,
+        committed: bool = ...,
+        decode: Decode = ...,
+        batch_bytes: int = ...,
+        nodes: Nodes = ...,
+    ) -> AsyncWatch[Event]: ...
+
+    @overload
+    async def watch(
+        self,
+        topics: str | Sequence[str],
+        start: Start = ...,
+        *,
+        gaps: Literal[False] = ...,
+        on_gap: OnGap = ...,
+        match: Match = ...,
+        exclude_nodes: Nodes = ...,
+        committed: bool = ...,
+        decode: Decode = ...,
+        batch_bytes: int = ...,
+        nodes: Nodes = ...,
+    ) -> AsyncWatch[Record]: ...
+
+    async def watch(
+        self,
+        topics: str | Sequence[str],
         start: Start = "latest",
         *,
-        on_gap: OnGap = "yield",
+        gaps: bool = False,
+        on_gap: OnGap = "raise",
         match: Match = None,
-        nodes: str | list[str] | None = None,
+        exclude_nodes: Nodes = None,
         committed: bool = False,
+        decode: Decode = None,
         batch_bytes: int = MIB,
-    ) -> AsyncWatch:
+        nodes: Nodes = None,
+    ) -> AsyncWatch[Any]:
         """Records of a topic, a list of topics or a pattern as they are stored; see `topicd.Client.watch`.
 
-        >>> async with await client.watch("orders") as events:    # doctest: +SKIP
-        ...     async for event in events:
-        ...         print(event)
+        >>> async with await client.watch("orders") as records:    # doctest: +SKIP
+        ...     async for record in records:
+        ...         print(record)
         """
         self._check_open()
-        wanted = wanted_by(topics, start, match, nodes, committed)
-        return await AsyncWatch(self._caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes).open()
+        wanted = wanted_by(topics, start, match, excluded(exclude_nodes, nodes), committed)
+        made: AsyncWatch[Any] = AsyncWatch(
+            self._caller,
+            wanted,
+            on_gap=gap_choice(gaps, on_gap),
+            batch_bytes=batch_bytes,
+            decode=decoder_of(decode),
+        )
+        return await made.open()
+
+    @overload
+    async def consumer(
+        self,
+        topic: str,
+        name: str,
+        start: Start = ...,
+        *,
+        auto_ack: bool = ...,
+        takeover: bool = ...,
+        gaps: Literal[True],
+        match: Match = ...,
+        exclude_nodes: Nodes = ...,
+        committed: bool = ...,
+        decode: Decode = ...,
+        batch_bytes: int = ...,
+        nodes: Nodes = ...,
+    ) -> AsyncConsumer[Event]: ...
+
+    @overload
+    async def consumer(
+        self,
+        topic: str,
+        name: str,
+        start: Start = ...,
+        *,
+        auto_ack: bool = ...,
+        takeover: bool = ...,
+        gaps: Literal[False] = ...,
+        on_gap: OnGap = ...,
+        match: Match = ...,
+        exclude_nodes: Nodes = ...,
+        committed: bool = ...,
+        decode: Decode = ...,
+        batch_bytes: int = ...,
+        nodes: Nodes = ...,
+    ) -> AsyncConsumer[Record]: ...
 
     async def consumer(
         self,
@@ -136,27 +256,41 @@ class AsyncClient(AsyncOperations):
         start: Start = "earliest",
         *,
         auto_ack: bool = True,
-        on_gap: OnGap = "yield",
+        takeover: bool = False,
+        gaps: bool = False,
+        on_gap: OnGap = "raise",
         match: Match = None,
-        nodes: str | list[str] | None = None,
+        exclude_nodes: Nodes = None,
         committed: bool = False,
+        decode: Decode = None,
         batch_bytes: int = MIB,
-    ) -> AsyncConsumer:
-        """The consumer of that name, which goes on where it has acknowledged; `start` counts when it is new."""
+        nodes: Nodes = None,
+    ) -> AsyncConsumer[Any]:
+        """The consumer of that name, which goes on where it has acknowledged; see `topicd.Client.consumer`."""
         self._check_open()
-        made = AsyncConsumer(
+        made: AsyncConsumer[Any] = AsyncConsumer(
             self._caller,
             topic,
             name,
             start=start,
             auto_ack=auto_ack,
-            on_gap=on_gap,
+            on_gap=gap_choice(gaps, on_gap),
             match=match,
-            nodes=nodes,
+            exclude_nodes=excluded(exclude_nodes, nodes),
             committed=committed,
             batch_bytes=batch_bytes,
+            takeover=takeover,
+            decode=decoder_of(decode),
         )
         return await made.open()
+
+    @property
+    def chat(self) -> AsyncChat:
+        """The daemon's chat store; a daemon without one says so at the first use."""
+        from topicd.client.aio.chat import AsyncChat
+
+        self._check_open()
+        return AsyncChat(self._caller)
 
     def _check_open(self) -> None:
         if self._caller.closed:
@@ -164,8 +298,6 @@ class AsyncClient(AsyncOperations):
 
     async def close(self) -> None:
         """What is still under way fails; await it first. Producers, pipelines and watches are closed by themselves."""
-        if self._blocking is not None:
-            self._blocking.close()
         await self._caller.close()
 
     async def __aenter__(self) -> AsyncClient:

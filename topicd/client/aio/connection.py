@@ -40,6 +40,11 @@ class AioConnection(asyncio.BufferedProtocol):
         self._why: TopicdError | None = None
 
     @property
+    def last_id(self) -> int:
+        """The id of the last request."""
+        return self._request_id
+
+    @property
     def closed(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
@@ -154,16 +159,21 @@ async def open_connection(shared: AioShared, shard: int, connection: AioConnecti
             hello = await connection.ask(requests.hello(shared.token))
     except TimeoutError:
         error = ConnectionLost(f"the daemon at {target} did not answer in time")
+        shared.events.lost(shard, error)
         connection.abort(error)
         raise error from None
     except TopicdError as exc:
+        shared.events.lost(shard, exc)
         connection.abort(exc)
         raise explained(target, exc) from None
     except OSError as exc:
-        raise ConnectionLost(f"cannot connect to {target}: {exc.strerror or exc}") from exc
+        lost = ConnectionLost(f"cannot connect to {target}: {exc.strerror or exc}")
+        shared.events.lost(shard, lost)
+        raise lost from exc
     if connection.closed:
         raise ConnectionLost("the daemon closed the connection")
     if shared.shard_map.learn(hello):
         moved = WrongShard("the daemon was started anew with other shards")
         connection.abort(moved)
         raise moved
+    shared.events.connected(shard)

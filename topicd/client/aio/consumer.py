@@ -4,17 +4,22 @@ delivered again.
 
 from __future__ import annotations
 
+import contextlib
+from typing import Generic
+
 from topicd.client.aio.caller import AioCaller
 from topicd.client.aio.watch import AsyncWatch
 from topicd.client.core import requests
 from topicd.client.core.acking import Acking, seq_of
-from topicd.client.core.arguments import Match, Start
-from topicd.client.core.records import Event, Record
-from topicd.client.core.watching import OnGap, wanted_of_consumer
-from topicd.errors import TopicNotFound
+from topicd.client.core.arguments import Match, Nodes, Start
+from topicd.client.core.decode import Decoder
+from topicd.client.core.gaps import OnGap
+from topicd.client.core.records import E_co, Record, RecordsMissed
+from topicd.client.core.watching import wanted_of_consumer
+from topicd.errors import Conflict, TopicNotFound
 
 
-class AsyncConsumer:
+class AsyncConsumer(Generic[E_co]):
     """Made by `client.consumer`. Iterate it with `async for`; with auto_ack a record counts as processed when the next
     one is asked for."""
 
@@ -28,20 +33,24 @@ class AsyncConsumer:
         auto_ack: bool,
         on_gap: OnGap,
         match: Match,
-        nodes: str | list[str] | None,
+        exclude_nodes: Nodes,
         committed: bool,
         batch_bytes: int,
+        takeover: bool,
+        decode: Decoder | None,
     ) -> None:
         self.topic = topic
         self.name = name
         self._caller = caller
         self._auto_ack = auto_ack
-        wanted = wanted_of_consumer(topic, match, nodes, committed)
+        wanted = wanted_of_consumer(topic, name, match, exclude_nodes, committed, takeover=takeover)
         self._open = requests.open_consumer(topic, name, start)
-        self._watch = AsyncWatch(caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes)
+        self._watch: AsyncWatch[E_co] = AsyncWatch(
+            caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes, decode=decode
+        )
         self._acking = Acking()
 
-    async def open(self) -> AsyncConsumer:
+    async def open(self) -> AsyncConsumer[E_co]:
         """Finds the consumer or creates it, with the topic if need be, and goes on behind what it has acknowledged."""
         try:
             place = await self._caller.ask(self._open)
@@ -54,14 +63,23 @@ class AsyncConsumer:
 
     # ---- records ----
 
-    def __aiter__(self) -> AsyncConsumer:
+    def __aiter__(self) -> AsyncConsumer[E_co]:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> E_co:
+        await self._go_on()
+        return self._acking.delivered(await self._watch.__anext__())
+
+    async def poll(self, timeout: float = 0.0) -> E_co | None:
+        """The next one, or None if there is none within so many seconds."""
+        await self._go_on()
+        found = await self._watch.poll(timeout)
+        return None if found is None else self._acking.delivered(found)
+
+    async def _go_on(self) -> None:
         self._acking.asked_for_more()
         if self._auto_ack:
             await self._ack_processed(idle=not self._watch.buffered)
-        return self._acking.delivered(await self._watch.__anext__())
 
     @property
     def acked_seq(self) -> int:
@@ -92,6 +110,13 @@ class AsyncConsumer:
         if seq is not None:
             await self.ack_to(seq)
 
+    async def _ack_gap(self) -> None:
+        """A gap that the reader has heard of is not told to its successor again."""
+        seq = self._acking.behind_gap(self._watch.told_to)
+        if seq is not None and not self._watch.closed and not self._caller.closed:
+            with contextlib.suppress(Conflict):  # the topic was created anew
+                await self.ack_to(seq)
+
     # ---- life ----
 
     async def close(self, *, processed: bool = True) -> None:
@@ -100,11 +125,12 @@ class AsyncConsumer:
             if processed:
                 self._acking.asked_for_more()
             await self._ack_processed(idle=True)
+        await self._ack_gap()
         await self._watch.close()
 
-    async def __aenter__(self) -> AsyncConsumer:
+    async def __aenter__(self) -> AsyncConsumer[E_co]:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        # The record whose processing failed is delivered again.
-        await self.close(processed=kind is None)
+        # The record whose processing failed is delivered again. A gap is no record.
+        await self.close(processed=kind is None or issubclass(kind, RecordsMissed))

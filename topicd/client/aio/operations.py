@@ -7,23 +7,29 @@ import heapq
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 from topicd.client.aio.bulk import publish_batches
 from topicd.client.aio.caller import AioCaller
+from topicd.client.aio.channels import AsyncChannels
 from topicd.client.aio.history import history
+from topicd.client.aio.routers import AsyncRouters
 from topicd.client.core import requests
-from topicd.client.core.answers import ConsumerInfo, Deleted, TopicInfo, TopicState
-from topicd.client.core.arguments import Match, Start
+from topicd.client.core.answers import ConnectionInfo, ConsumerInfo, Deleted, TopicInfo, TopicState
+from topicd.client.core.arguments import Match, Nodes, Start, excluded
 from topicd.client.core.batch import Batch, ReadResult
+from topicd.client.core.decode import Decode
 from topicd.client.core.encode import Serializer, encode_list, encode_one, label, named_serializer
+from topicd.client.core.gaps import OnGap
 from topicd.client.core.history import Reading
 from topicd.client.core.receipts import published
-from topicd.client.core.records import Published
+from topicd.client.core.records import Event, Published, Record
+from topicd.client.core.stored import Stored
 from topicd.ipc.protocol.codec import checked_key
 from topicd.ipc.protocol.messages import Op
 from topicd.limits import FETCH_BYTES_MAX
 from topicd.model import TopicConfig
+from topicd.topic_fields import TopicFields
 
 
 class AsyncOperations:
@@ -36,6 +42,16 @@ class AsyncOperations:
     def caller(self) -> AioCaller:
         """For what is built on the client."""
         return self._caller
+
+    @property
+    def channels(self) -> AsyncChannels:
+        """Channels with members, lists of who may, and history."""
+        return AsyncChannels(self._caller, self._serialize)
+
+    @property
+    def node(self) -> bytes | None:
+        """What is written into every record that names none."""
+        return self._node
 
     # ---- writing ----
 
@@ -91,7 +107,91 @@ class AsyncOperations:
 
     # ---- reading ----
 
-    async def read(
+    @overload
+    def read(
+        self,
+        topic: str,
+        start: Start = ...,
+        *,
+        gaps: Literal[True],
+        to_seq: int | None = ...,
+        limit: int | None = ...,
+        match: Match = ...,
+        exclude_nodes: Nodes = ...,
+        metadata_only: bool = ...,
+        committed: bool = ...,
+        decode: Decode = ...,
+    ) -> AsyncIterator[Event]: ...
+
+    @overload
+    def read(
+        self,
+        topic: str,
+        start: Start = ...,
+        *,
+        gaps: Literal[False] = ...,
+        on_gap: OnGap = ...,
+        to_seq: int | None = ...,
+        limit: int | None = ...,
+        match: Match = ...,
+        exclude_nodes: Nodes = ...,
+        metadata_only: bool = ...,
+        committed: bool = ...,
+        decode: Decode = ...,
+    ) -> AsyncIterator[Record]: ...
+
+    def read(
+        self,
+        topic: str,
+        start: Start = "earliest",
+        *,
+        gaps: bool = False,
+        on_gap: OnGap = "raise",
+        to_seq: int | None = None,
+        limit: int | None = None,
+        match: Match = None,
+        exclude_nodes: Nodes = None,
+        metadata_only: bool = False,
+        committed: bool = False,
+        decode: Decode = None,
+    ) -> AsyncIterator[Event]:
+        """Every record that the topic holds now, oldest first; see `topicd.Client.read`. Use it with `async for`."""
+        stored = Stored(
+            start,
+            to_seq=to_seq,
+            limit=limit,
+            match=match,
+            nodes=exclude_nodes,
+            metadata_only=metadata_only,
+            committed=committed,
+            gaps=gaps,
+            on_gap=on_gap,
+            decode=decode,
+        )
+        return self._read(topic, stored)
+
+    async def _read(self, topic: str, stored: Stored) -> AsyncIterator[Event]:
+        async for batch in self._pages(topic, stored):
+            for event in stored.events(batch):
+                yield event
+
+    async def _pages(self, topic: str, stored: Stored) -> AsyncIterator[Batch]:
+        while not stored.over:
+            yield stored.page(await self.fetch(topic, stored.at, **stored.arguments()))
+            if stored.files and not stored.over:
+                rest = self.history(
+                    topic,
+                    stored.at,
+                    to_seq=stored.end,
+                    match=stored.match,
+                    epoch=stored.epoch,
+                    committed=stored.committed,
+                )
+                async for batch in rest:
+                    yield stored.page(batch)
+                return
+
+    async def fetch(
         self,
         topic: str,
         from_seq: int = 0,
@@ -100,20 +200,21 @@ class AsyncOperations:
         max_bytes: int = 0,
         wait: float = 0.0,
         match: Match = None,
-        nodes: str | Sequence[str] | None = None,
+        exclude_nodes: Nodes = None,
         from_time: datetime | None = None,
         metadata_only: bool = False,
         performance: bool = False,
         epoch: int | None = None,
         committed: bool = False,
+        nodes: Nodes = None,
     ) -> ReadResult:
-        """Records with a seq above from_seq, oldest first; see `topicd.Client.read`."""
+        """One page: records with a seq above from_seq, oldest first; see `topicd.Client.fetch`."""
         request = requests.fetch(
             from_seq,
             limit=limit,
             max_bytes=max_bytes,
             match=match,
-            nodes=nodes,
+            nodes=excluded(exclude_nodes, nodes),
             from_time=from_time,
             metadata_only=metadata_only,
             performance=performance,
@@ -144,7 +245,7 @@ class AsyncOperations:
         reading = Reading(topic, from_seq, to_seq, match)
 
         async def read(at: int, limit: int) -> Batch:
-            return await self.read(
+            return await self.fetch(
                 topic, at, limit=limit, max_bytes=FETCH_BYTES_MAX, match=reading.match, epoch=epoch, committed=committed
             )
 
@@ -175,15 +276,22 @@ class AsyncOperations:
         """Forgets a consumer."""
         await self._caller.ask(requests.remove_consumer(topic, name))
 
+    # ---- routers ----
+
+    @property
+    def routers(self) -> AsyncRouters:
+        """Topics that feed topics: `create`, `get`, `list`, `delete`, `of`."""
+        return AsyncRouters(self._caller)
+
     # ---- topics ----
 
     async def state(self, topic: str, *, touch: bool = True) -> TopicState:
         """Where a topic stands; with `touch` this counts as a read."""
         return await self._caller.ask(requests.state(topic, touch))
 
-    async def configure(self, topic: str, **config: Any) -> TopicConfig:
+    async def configure(self, topic: str, **config: Unpack[TopicFields]) -> TopicConfig:
         """Creates the topic or changes the given fields; returns the whole configuration."""
-        return await self._caller.ask(requests.configure(topic, config))
+        return await self._caller.ask(requests.configure(topic, dict(config)))
 
     async def topics(self, prefix: str = "", *, internal: bool = False) -> AsyncIterator[TopicInfo]:
         """All topics whose name begins with prefix, sorted by name. Topicd's own (`topicd.*`) are among them if
@@ -220,6 +328,15 @@ class AsyncOperations:
     async def status(self) -> dict[str, Any]:
         """The daemon's processes, their state and counters."""
         return await self._caller.ask(requests.status())
+
+    async def settings(self) -> dict[str, Any]:
+        """The settings in force in the running daemon."""
+        return await self._caller.ask(requests.settings())
+
+    async def connections(self) -> list[ConnectionInfo]:
+        """Who is connected to each shard, this client included."""
+        shards = self._caller.shard_map.shards()
+        return [row for shard in shards for row in await self._caller.ask_shard(shard, requests.connections(shard))]
 
     async def ping(self) -> float:
         """Seconds there and back."""

@@ -11,10 +11,11 @@ from typing import Any
 from topicd.client.aio.caller import AioCaller
 from topicd.client.aio.receipts import AsyncDeliveries, AsyncDelivery
 from topicd.client.aio.routes import AioRoutes
-from topicd.client.core.collecting import Collector, OnFull
+from topicd.client.core.collecting import FAILED_BYTES, Collector, OnFull
 from topicd.client.core.encode import Encoded, Serializer
-from topicd.client.core.receipts import Parcel
-from topicd.errors import ConnectionLost, InvalidRequest, Throttled
+from topicd.client.core.receipts import Parcel, gave_up
+from topicd.client.core.records import Record
+from topicd.errors import ConnectionLost, InvalidRequest, Throttled, TopicdError
 
 
 class AsyncProducer:
@@ -34,7 +35,7 @@ class AsyncProducer:
         max_batch_records: int,
         max_inflight: int,
         on_full: OnFull,
-        timeout: float | None,
+        timeout: float,
         on_delivery: Callable[[AsyncDelivery], object] | None,
         serialize: Serializer,
         node: bytes | None,
@@ -50,14 +51,16 @@ class AsyncProducer:
             max_batch_records=max_batch_records,
             max_inflight=max_inflight,
             on_full=on_full,
-            timeout=caller.timeout if timeout is None else timeout,
+            timeout=timeout,
             serialize=serialize,
             node=node,
         )
         self._on_delivery = on_delivery
         self._in_line = asyncio.Lock()  # who waits for room goes before who comes later
         self._changed = asyncio.Event()  # an outcome is known
-        self._failed: list[Parcel[AsyncProducer]] = []
+        self._failed: list[Parcel[AsyncProducer]] = []  # nobody has heard of them yet
+        self._failed_bytes = 0
+        self._given_up: list[Parcel[AsyncProducer]] = []  # told by the last error of flush, close or send
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -72,9 +75,12 @@ class AsyncProducer:
         node: str | bytes | None = None,
         meta: dict[str, Any] | None = None,
     ) -> AsyncDelivery:
-        """Takes one record; its delivery will know the seq. Waits or raises Throttled while too much is under way."""
+        """Takes one record; its delivery will know the seq. Waits or raises Throttled while too much is under way, and
+        raises what `flush` would when 64 MiB were not stored and nobody has asked."""
         collector = self._collector
         data, labels = collector.checked(data, tag, node, meta)
+        if self._failed_bytes > FAILED_BYTES:
+            self._tell_failures()
         parcel = None if self._in_line.locked() else collector.open.get(topic)
         if parcel is not None:
             return AsyncDelivery(parcel, collector.add(parcel, data, labels))
@@ -143,6 +149,7 @@ class AsyncProducer:
                 self._loop.call_soon(self._on_delivery, AsyncDelivery(parcel, index))
         elif parcel.error is not None and parcel.callbacks is None:
             self._failed.append(parcel)
+            self._failed_bytes += parcel.size
         for call in parcel.callbacks or ():
             self._loop.call_soon(call)
 
@@ -175,19 +182,33 @@ class AsyncProducer:
         collector = self._collector
         collector.seal_all()
         done = await self._until(lambda: collector.unsettled == 0, timeout)
-        failed = [parcel for parcel in self._failed if not parcel.observed]
-        self._failed = []
-        if failed and failed[0].error is not None:
-            raise failed[0].error
+        self._tell_failures()
         if not done:
             raise ConnectionLost(f"{collector.unsettled} batches are unacknowledged after {timeout:g} s")
 
+    def _tell_failures(self) -> None:
+        failed = [parcel for parcel in self._failed if not parcel.observed]
+        self._failed, self._failed_bytes = [], 0
+        if failed:
+            self._given_up = failed
+            raise gave_up(failed)
+
+    def not_stored(self) -> list[Record]:
+        """The records that the last error of `flush`, `close` or `send` spoke of, in order, and forgets them. With
+        ConnectionLost some of them may be stored all the same."""
+        given_up, self._given_up = self._given_up, []
+        return [record for parcel in given_up for record in parcel.not_stored()]
+
     async def close(self) -> None:
-        """Flushes and stops. What is not acknowledged by the timeout fails."""
+        """Flushes and stops. What is not acknowledged by the timeout fails: the error says how many records that are,
+        and `not_stored` hands them back."""
         if self._closed:
             return
+        told: list[Parcel[AsyncProducer]] = []
         try:
             await self.flush(self._collector.timeout + 1)
+        except TopicdError:
+            told, self._given_up = self._given_up, []
         finally:
             self._closed = True
             self._changed.set()
@@ -196,6 +217,10 @@ class AsyncProducer:
             # What another task has sent meanwhile.
             self._collector.seal_all()
             await self._routes.end(ConnectionLost("the producer was closed before this was acknowledged"))
+        failed = told + [parcel for parcel in self._failed if not parcel.observed]
+        self._failed, self._given_up = [], failed
+        if failed:
+            raise gave_up(failed)
 
     async def __aenter__(self) -> AsyncProducer:
         return self

@@ -30,15 +30,16 @@ class AsyncDelivery(Receipt[Awaitable]):
         error = await self.exception(timeout)
         if error is not None:
             raise error
-        return self._parcel.first_seq + self._index
+        return self._parcel.seq_of(self._index)
 
     async def exception(self, timeout: float | None = None) -> TopicdError | None:
         """What refused the record, if anything did; waits for it."""
         parcel = self._parcel
-        parcel.observed = True
         if not parcel.done:
             await parcel.owner.wait_for(parcel, timeout)
-        return parcel.error
+        error = parcel.error_of(self._index)
+        parcel.observed = parcel.observed or error is not None
+        return error
 
     def add_done_callback(self, function: Callable[[AsyncDelivery], object]) -> None:
         """Calls function(self) in the loop once the outcome is known, or at once if it is known."""

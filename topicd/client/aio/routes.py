@@ -8,7 +8,7 @@ from topicd.client.aio.shardlink import AioShardLink
 from topicd.client.aio.shared import AioShared
 from topicd.client.core.routes import TopicRoutes
 from topicd.errors import InvalidRequest, TopicdError
-from topicd.ipc.protocol.outbox import OutBatch, TopicOutbox
+from topicd.ipc.protocol.outbox import OutBatch
 from topicd.ipc.protocol.sender import Sender
 
 
@@ -17,9 +17,7 @@ class FutureBatch(OutBatch):
 
     __slots__ = ("future",)
 
-    def __init__(self, outbox: TopicOutbox, frames: bytes | bytearray, count: int, deadline: float) -> None:
-        super().__init__(outbox, frames, count, deadline)
-        self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[int]
 
     def settled(self) -> None:
         future = self.future
@@ -40,9 +38,15 @@ class FutureBatch(OutBatch):
 class AioRoutes(TopicRoutes[AioShardLink]):
     """At most `window` batches of a topic are under way."""
 
-    def __init__(self, shared: AioShared, window: int, *, halt: bool = False) -> None:
-        super().__init__(shared, lambda shard: AioShardLink(shared, shard, Sender(window), self._look_again), halt=halt)
+    def __init__(
+        self, shared: AioShared, window: int, *, halt: bool = False, creates: bool = True, timed: bool = False
+    ) -> None:
+        def link(shard: int) -> AioShardLink:
+            return AioShardLink(shared, shard, Sender(window, timed=timed), self._look_again)
+
+        super().__init__(shared, link, halt=halt, creates=creates)
         self._refresh = shared.refresh
+        self._create_future = shared.loop.create_future
         shared.tell(self)
 
     def submit(self, batch: OutBatch) -> AioShardLink:
@@ -51,12 +55,35 @@ class AioRoutes(TopicRoutes[AioShardLink]):
         link.submitted()
         return link
 
-    def append(self, topic: str, frames: bytes | bytearray, count: int) -> FutureBatch:
-        if self._shared.closed:
+    def append(
+        self,
+        topic: str,
+        frames: bytes | bytearray,
+        count: int,
+        *,
+        patient: bool = True,
+        timeout: float | None = None,
+        options: bytes | None = None,
+    ) -> FutureBatch:
+        """patient: a write that is throttled is tried again; else it fails at once. options: of jobs, packed; a topic
+        that has to be created is a queue then."""
+        # For every record of those who publish one by one: what `outbox` and `submit` do, in place.
+        shared = self._shared
+        if shared.closed:
             raise InvalidRequest("the client is closed")
-        deadline = self._shared.tempo.monotonic() + self._shared.timeout
-        batch = FutureBatch(self.outbox(topic), frames, count, deadline)
-        self.submit(batch)
+        outbox = self._outboxes.get(topic) or self.outbox(topic)
+        deadline = shared.tempo.monotonic() + (shared.timeout if timeout is None else timeout)
+        batch = FutureBatch(outbox, frames, count, deadline)
+        batch.future = self._create_future()
+        if not patient:
+            batch.patient = False
+        if options is not None:
+            batch.options = options
+            outbox.creates_queue = True
+        link = self._where[outbox]
+        link.sender.submit(batch)
+        if not link.scheduled:
+            link.kick()
         return batch
 
     async def _look_again(self) -> None:

@@ -30,7 +30,7 @@ class AioShardLink:
         self._connection: AioConnection | None = None
         self._dialing: asyncio.Task[AioConnection] | None = None
         self._reviving: asyncio.Task[None] | None = None
-        self._scheduled = False
+        self.scheduled = False  # what waits is sent at the end of this turn
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -62,6 +62,8 @@ class AioShardLink:
         if connection is not self._connection:
             return
         self._connection = None
+        if not (self._shared.closed or self.ended):
+            self._shared.events.lost(self.shard, why)
         self.moved = isinstance(why, WrongShard)
         self.sender.disconnect(why, self._now())
         if not why.retriable:
@@ -98,16 +100,16 @@ class AioShardLink:
 
     def submitted(self) -> None:
         """The sender has got something to send."""
-        if not self._scheduled:
+        if not self.scheduled:
             self.kick()
 
     def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.scheduled:
+            self.scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._scheduled = False
+        self.scheduled = False
         connection = self._connection
         while connection is not None and connection.writable and self.sender.ready:
             pieces = joined(self.sender.output(self._now()))

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from weakref import WeakSet
 
 from topicd.client.blocking import finding
+from topicd.client.core.events import Events
 from topicd.client.core.options import DIAL_S, Shared
 from topicd.client.core.shardmap import ShardMap
 from topicd.errors import TopicdError
@@ -24,8 +25,10 @@ class Movable(Protocol):
 
 
 class AioShared(Shared):
-    def __init__(self, shard_map: ShardMap, *, tempo: Tempo, timeout: float, token: str | None) -> None:
-        super().__init__(shard_map, tempo=tempo, timeout=timeout, token=token)
+    def __init__(
+        self, shard_map: ShardMap, *, tempo: Tempo, timeout: float, token: str | None, events: Events | None = None
+    ) -> None:
+        super().__init__(shard_map, tempo=tempo, timeout=timeout, token=token, events=events)
         self.loop = asyncio.get_running_loop()
         self._movable: WeakSet[Movable] = WeakSet()
         shard_map.on_move(self._moved)

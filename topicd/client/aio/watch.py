@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from typing import Generic, cast
 
 from topicd.client.aio.connection import AioConnection, open_connection
 from topicd.client.aio.shared import AioShared
 from topicd.client.core.batch import Batch
-from topicd.client.core.records import Event
-from topicd.client.core.requests import open_topic
-from topicd.client.core.watching import Feed, OnGap, Resume, Watching
+from topicd.client.core.decode import Decoder
+from topicd.client.core.gaps import OnGap
+from topicd.client.core.records import E_co, Event
+from topicd.client.core.watching import Feed, Resume, Watching
 from topicd.errors import ConnectionLost, TopicdError, TopicNotFound, WrongShard
 from topicd.ipc.protocol.codec import answer_map, packed
 from topicd.ipc.protocol.cutter import Arrived, Cutter
 from topicd.ipc.protocol.following import Following, Wanted
 from topicd.ipc.protocol.messages import Op
-from topicd.ipc.protocol.retry import Patience
+from topicd.ipc.protocol.retry import FOREVER_S, Patience
 from topicd.ipc.protocol.wire import ANSWER
 
-SUBSCRIBED = int(Op.SUBSCRIBE) | ANSWER
+SUBSCRIBED = (int(Op.SUBSCRIBE) | ANSWER, int(Op.CHANNEL_WATCH) | ANSWER)
 
 
 class AioFeed(Feed[AioConnection]):
@@ -47,9 +49,8 @@ class AioFeed(Feed[AioConnection]):
         gone: list[TopicNotFound] = []
         try:
             async with asyncio.timeout(timeout):
-                tries = 0
-                while not await self._subscribed(connection, gone, tries):
-                    tries += 1
+                while not await self._subscribed(connection, gone):
+                    pass
         except TimeoutError:
             raise ConnectionLost("the daemon did not answer in time") from None
         finally:
@@ -57,14 +58,13 @@ class AioFeed(Feed[AioConnection]):
                 connection.abort(ConnectionLost("the subscription was not accepted"))
         return gone
 
-    async def _subscribed(self, connection: AioConnection, gone: list[TopicNotFound], tries: int) -> bool:
+    async def _subscribed(self, connection: AioConnection, gone: list[TopicNotFound]) -> bool:
         """The answer is taken in by _input: pushes may follow it at once, before the future wakes us."""
         try:
-            await connection.call(Op.SUBSCRIBE, packed(self.following.request().to_wire()))
+            request = self.following.request()
+            await connection.call(request.OP, packed(request.to_wire()))
         except TopicNotFound as exc:
-            if self.refused(exc, gone, tries):
-                for name in list(self.following.cursors):
-                    await connection.ask(open_topic(name, create=True))
+            self.refused(exc, gone)
             return False
         return True
 
@@ -73,7 +73,7 @@ class AioFeed(Feed[AioConnection]):
             if arrived.op in (Op.PUSH, Op.NOTICE) or not connection.expects(arrived.request_id):
                 self._arrived(self, connection, arrived)
                 continue
-            if arrived.op == SUBSCRIBED:
+            if arrived.op in SUBSCRIBED:
                 self.following.accepted(answer_map(arrived.body()), arrived.request_id)
                 self.connection = connection
             connection.answered(arrived)
@@ -89,13 +89,15 @@ class AioFeed(Feed[AioConnection]):
             connection.abort(ConnectionLost("the watch is closed"))
 
 
-class AsyncWatch:
-    """Made by `client.watch`. Iterate it with `async for` for `Record` and `Gap` events, or `batches()` for whole
-    batches."""
+class AsyncWatch(Generic[E_co]):
+    """Made by `client.watch`. Iterate it with `async for` for records (and gaps, with `gaps=True`), `poll` it for the
+    next one, or take whole `batches()`."""
 
-    def __init__(self, shared: AioShared, wanted: Wanted, *, on_gap: OnGap, batch_bytes: int) -> None:
+    def __init__(
+        self, shared: AioShared, wanted: Wanted, *, on_gap: OnGap, batch_bytes: int, decode: Decoder | None = None
+    ) -> None:
         self._shared = shared
-        self._watching: Watching[AioFeed] = Watching(wanted, on_gap, batch_bytes)
+        self._watching: Watching[AioFeed] = Watching(wanted, on_gap, batch_bytes, decode)
         self._waiter: asyncio.Future[None] | None = None
         self._restoring: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -103,10 +105,10 @@ class AsyncWatch:
 
     # ---- life ----
 
-    async def open(self, resume: Resume | None = None) -> AsyncWatch:
+    async def open(self, resume: Resume | None = None) -> AsyncWatch[E_co]:
         """Subscribes; from here on nothing is missed. `resume` gives topics their (topic id, cursor) of before."""
         self._plan(resume)
-        await self._restore()
+        await self._restore(self._shared.timeout)
         return self
 
     def _plan(self, resume: Resume | None = None) -> None:
@@ -116,13 +118,13 @@ class AsyncWatch:
         for feed in self._watching.plan(self._shared.shard_map, make, resume):
             feed.close()
 
-    async def _restore(self) -> None:
-        """Connects every feed that is not; raises when that cannot be done in time."""
+    async def _restore(self, within: float = FOREVER_S) -> None:
+        """Connects every feed that is not. Once it was open, it waits for the daemon as long as that takes."""
         async with self._one_at_a_time:
-            await self._restore_all()
+            await self._restore_all(within)
 
-    async def _restore_all(self) -> None:
-        patience = Patience(self._shared.tempo, self._shared.timeout)
+    async def _restore_all(self, within: float) -> None:
+        patience = Patience(self._shared.tempo, within)
         while not self._closed:
             if self._watching.outdated(self._shared.shard_map):
                 self._plan()
@@ -171,7 +173,7 @@ class AsyncWatch:
         """The next event is here already."""
         return self._watching.buffered
 
-    async def __aenter__(self) -> AsyncWatch:
+    async def __aenter__(self) -> AsyncWatch[E_co]:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -187,6 +189,7 @@ class AsyncWatch:
     def _feed_lost(self, feed: AioFeed, why: TopicdError) -> None:
         if self._closed or self._watching.feeds.get(feed.shard) is not feed:
             return
+        self._shared.events.lost(feed.shard, why)
         if not why.retriable:
             self._closed = True
             self._watching.failed(why)
@@ -200,14 +203,36 @@ class AsyncWatch:
 
     # ---- events ----
 
-    def __aiter__(self) -> AsyncWatch:
+    def __aiter__(self) -> AsyncWatch[E_co]:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> E_co:
         event: Event | None = self._watching.next_record()
         while event is None:
             event = self._watching.begin(await self._next_batch())
-        return event
+        return cast(E_co, event)
+
+    async def poll(self, timeout: float = 0.0) -> E_co | None:
+        """The next one, or None if there is none within so many seconds or the watch is over."""
+        event: Event | None = self._watching.next_record()
+        ends = self._shared.tempo.monotonic() + timeout
+        while event is None:
+            if not self._watching.waiting:
+                await asyncio.sleep(0)
+            try:
+                async with asyncio.timeout(max(0.0, ends - self._shared.tempo.monotonic())):
+                    if not await self._wait():
+                        return None
+            except TimeoutError:
+                if not self._watching.waiting:
+                    return None
+            event = self._watching.begin(self._watching.next_batch())
+        return cast("E_co | None", event)
+
+    @property
+    def told_to(self) -> int:
+        """The reader has heard of a gap up to this seq; 0: of none."""
+        return self._watching.told_to
 
     def batches(self) -> AsyncIterator[Batch]:
         """Whole batches; `batch.gap` tells what is missing before its first record."""
@@ -218,21 +243,27 @@ class AsyncWatch:
         return self._watching.cursors()
 
     async def _next_batch(self) -> Batch:
+        if not await self._wait():
+            raise StopAsyncIteration
+        return self._watching.next_batch()
+
+    async def _wait(self) -> bool:
+        """Until something has arrived; False when nothing will come any more."""
         if (done := self._watching.done_with()) is not None:
             connection, credit = done
             connection.send(credit)
         while not self._watching.waiting:
             if self._closed or self._watching.over:
-                raise StopAsyncIteration
+                return False
             if self._missing():
                 self._restore_soon()
             self._waiter = self._shared.loop.create_future()
             await self._waiter
-        return self._watching.next_batch()
+        return True
 
 
 class _AsyncBatches:
-    def __init__(self, watch: AsyncWatch) -> None:
+    def __init__(self, watch: AsyncWatch[Event]) -> None:
         self._watch = watch
         self._held: Batch | None = None
 

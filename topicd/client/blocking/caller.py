@@ -13,8 +13,10 @@ from topicd.client.blocking import finding
 from topicd.client.blocking.connection import Connection, dial
 from topicd.client.blocking.forksafe import track
 from topicd.client.blocking.pool import Pool, PooledConnection
+from topicd.client.core.channels import Unanswered
+from topicd.client.core.events import Events
 from topicd.client.core.options import DIAL_S, TOPIC_IDS_KEPT, Shared
-from topicd.client.core.requests import Request, open_topic
+from topicd.client.core.requests import Request, check_queue, open_any
 from topicd.client.core.shardmap import SUPERVISOR, ShardMap
 from topicd.errors import ConnectionLost, InvalidRequest, TopicdError, TopicNotFound, WrongShard
 from topicd.ipc.protocol.codec import Appended
@@ -28,19 +30,27 @@ T = TypeVar("T")
 class Handle:
     """What is known of a topic: its shard by name, its id once it was opened (0: not yet)."""
 
-    __slots__ = ("shard", "topic", "topic_id")
+    __slots__ = ("shard", "topic", "topic_id", "type")
 
     def __init__(self, topic: str, shard: int) -> None:
         self.topic = topic
         self.shard = shard
         self.topic_id = 0
+        self.type = ""
 
 
 class Caller(Shared):
     def __init__(
-        self, shard_map: ShardMap, *, tempo: Tempo, timeout: float, token: str | None, max_connections: int
+        self,
+        shard_map: ShardMap,
+        *,
+        tempo: Tempo,
+        timeout: float,
+        token: str | None,
+        max_connections: int,
+        events: Events | None = None,
     ) -> None:
-        super().__init__(shard_map, tempo=tempo, timeout=timeout, token=token)
+        super().__init__(shard_map, tempo=tempo, timeout=timeout, token=token, events=events)
         self._pool = Pool(max_connections, timeout)
         self._handles: dict[str, Handle] = {}
         shard_map.on_move(self._forget)
@@ -72,10 +82,12 @@ class Caller(Shared):
         attempt."""
         try:
             connection = dial(self.shard_map.path_of(shard), min(timeout, DIAL_S), self.token)
-        except ConnectionLost:
+        except ConnectionLost as exc:
+            self.events.lost(shard, exc)
             if shard != SUPERVISOR:
                 self.refresh(timeout)
             raise
+        self.events.connected(shard)
         if connection.hello is not None and self.shard_map.learn(connection.hello):
             connection.close()
             raise WrongShard("the daemon was started anew with other shards")
@@ -114,6 +126,7 @@ class Caller(Shared):
                 return attempt(self._connection(pooled, left))
             except TopicdError as exc:
                 error = exc
+                self.events.lost(pooled.shard, exc)
             finally:
                 self._pool.give(pooled)
             if self.closed:
@@ -129,6 +142,18 @@ class Caller(Shared):
             return self.ask_shard(SUPERVISOR, request)
         return self.on_shard(lambda: self.shard_map.shard_of(topic), lambda connection: connection.ask(request))
 
+    def ask_once(self, request: Request[T]) -> T:
+        """Of the shard of its topic, for what must not be done twice: raises Unanswered when nobody knows whether it
+        was done."""
+
+        def attempt(connection: Connection) -> T:
+            try:
+                return connection.ask(request)
+            except ConnectionLost as exc:
+                raise Unanswered(f"nobody knows whether this was done: {exc.message}") from exc
+
+        return self.on_shard(lambda: self.shard_map.shard_of(str(request.topic)), attempt)
+
     def ask_shard(self, shard: int, request: Request[T]) -> T:
         return self.on_shard(lambda: shard, lambda connection: connection.ask(request))
 
@@ -138,38 +163,73 @@ class Caller(Shared):
         attempt: Callable[[Connection, int], T],
         *,
         create: bool,
+        queue: bool = False,
         timeout: float | None = None,
     ) -> T:
-        """A request about a topic by id; an id that is out of date is looked up again, once."""
+        """A request about a topic by id; an id that is out of date is looked up again, once. `queue`: what is created
+        is a queue, and anything else is NotAQueue."""
 
         def run(connection: Connection) -> T:
             handle = self.handle(topic)
             known = handle.topic_id != 0
             try:
-                return attempt(connection, handle.topic_id or self._open(connection, handle, create))
+                return attempt(connection, self._id(connection, handle, create, queue))
             except TopicNotFound:
                 handle.topic_id = 0
                 if not known:
                     raise
-            return attempt(connection, self._open(connection, handle, create))
+            return attempt(connection, self._id(connection, handle, create, queue))
 
         return self.on_shard(lambda: self.handle(topic).shard, run, timeout)
 
-    def _open(self, connection: Connection, handle: Handle, create: bool) -> int:
-        handle.topic_id = connection.ask(open_topic(handle.topic, create=create))
+    def with_queue(
+        self, topic: str, attempt: Callable[[Connection, int], T], *, create: bool, timeout: float | None = None
+    ) -> T:
+        """`with_topic` of a queue; the short way where its id is known and a connection is at hand."""
+        handle = self._handles.get(topic)
+        if handle is not None and handle.topic_id and handle.type == "queue" and not self.closed:
+            pooled = self._pool.take(handle.shard)
+            try:
+                connection = pooled.connection
+                if connection is not None and not connection.closed:
+                    connection.set_timeout(self.timeout if timeout is None else timeout)
+                    return attempt(connection, handle.topic_id)
+            except TopicdError as exc:
+                if not exc.retriable and not isinstance(exc, TopicNotFound):
+                    raise
+            finally:
+                self._pool.give(pooled)
+        return self.with_topic(topic, attempt, create=create, queue=True, timeout=timeout)
+
+    def _id(self, connection: Connection, handle: Handle, create: bool, queue: bool) -> int:
+        if not handle.topic_id:
+            opened = connection.ask(open_any(handle.topic, create=create, queue=queue))
+            handle.topic_id, handle.type = opened
+        if queue:
+            check_queue(handle.topic, handle.type)
         return handle.topic_id
 
     # ---- appends ----
 
-    def append(self, topic: str, frames: bytearray, count: int, key: bytes = b"", flags: int = 0) -> Appended:
+    def append(
+        self,
+        topic: str,
+        frames: bytearray,
+        count: int,
+        key: bytes = b"",
+        flags: int = 0,
+        options: bytes | None = None,
+    ) -> Appended:
+        """`options`: of jobs, packed; the topic is a queue then, if need be with empty ones."""
         handle = self._handles.get(topic) or self.handle(topic)
         pooled = self._pool.take(handle.shard)
         repeated = _Repeated(self)
         try:
             while True:
                 try:
-                    return self._append(pooled, handle, (frames, count, key, flags), repeated)
+                    return self._append(pooled, handle, (frames, count, key, flags, options), repeated)
                 except TopicdError as error:
+                    self.events.lost(handle.shard, error)
                     repeated.after(error, pooled, handle)
                 handle = self.handle(topic)
                 if handle.shard != pooled.shard:
@@ -182,15 +242,21 @@ class Caller(Shared):
             self._pool.give(pooled)
 
     def _append(
-        self, pooled: PooledConnection, handle: Handle, batch: tuple[bytearray, int, bytes, int], repeated: _Repeated
+        self,
+        pooled: PooledConnection,
+        handle: Handle,
+        batch: tuple[bytearray, int, bytes, int, bytes | None],
+        repeated: _Repeated,
     ) -> Appended:
-        frames, count, key, flags = batch
+        frames, count, key, flags, options = batch
         connection = self._connection(pooled, repeated.left)
-        topic_id = handle.topic_id or self._open(connection, handle, create=True)
+        topic_id = handle.topic_id
+        if not topic_id or options is not None:
+            topic_id = self._id(connection, handle, True, options is not None)
         numbers = pooled.numbers
         batch_no = numbers.next(topic_id)
         # Keys are forgotten when the daemon restarts, numbers are not: our own repetitions need the number as well.
-        answer = connection.append(topic_id, numbers.producer_id, batch_no, count, frames, key, flags)
+        answer = connection.append(topic_id, numbers.producer_id, batch_no, count, frames, key, flags, options or b"")
         # A key known from elsewhere leaves the number unused; the daemon then says which it expects. Using a number
         # twice would lose a record, skipping one costs a round trip.
         numbers.continue_at(topic_id, batch_no + 1)

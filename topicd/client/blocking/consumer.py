@@ -4,18 +4,24 @@ was acknowledged is never delivered again.
 
 from __future__ import annotations
 
+import contextlib
+from typing import Generic
+
 from topicd.client.blocking.caller import Caller
 from topicd.client.blocking.watch import Watch
 from topicd.client.core import requests
 from topicd.client.core.acking import Acking, seq_of
-from topicd.client.core.arguments import Match, Start
-from topicd.client.core.records import Event, Record
-from topicd.client.core.watching import OnGap, wanted_of_consumer
-from topicd.errors import TopicNotFound
+from topicd.client.core.arguments import Match, Nodes, Start
+from topicd.client.core.decode import Decoder
+from topicd.client.core.gaps import OnGap
+from topicd.client.core.records import E_co, Record, RecordsMissed
+from topicd.client.core.watching import wanted_of_consumer
+from topicd.errors import Conflict, TopicNotFound
 
 
-class Consumer:
-    """Made by `client.consumer`. Iterate it for records and gaps; use it in one thread.
+class Consumer(Generic[E_co]):
+    """Made by `client.consumer`. Iterate it for records (and gaps, with `gaps=True`) or `poll` it; use it in one
+    thread.
 
     With auto_ack a record counts as processed when the next one is asked for; acknowledgements are gathered and sent
     before waiting for new records, every thousand records and on close. Without it, call `ack` or `ack_to`.
@@ -36,20 +42,22 @@ class Consumer:
         auto_ack: bool,
         on_gap: OnGap,
         match: Match,
-        nodes: str | list[str] | None,
+        exclude_nodes: Nodes,
         committed: bool,
         batch_bytes: int,
+        takeover: bool,
+        decode: Decoder | None,
     ) -> None:
         self.topic = topic
         self.name = name
         self._caller = caller
         self._auto_ack = auto_ack
-        wanted = wanted_of_consumer(topic, match, nodes, committed)
+        wanted = wanted_of_consumer(topic, name, match, exclude_nodes, committed, takeover=takeover)
         self._open = requests.open_consumer(topic, name, start)
-        self._watch = Watch(caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes)
+        self._watch: Watch[E_co] = Watch(caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes, decode=decode)
         self._acking = Acking()
 
-    def open(self) -> Consumer:
+    def open(self) -> Consumer[E_co]:
         """Finds the consumer or creates it, with the topic if need be, and goes on behind what it has acknowledged."""
         try:
             place = self._caller.ask(self._open)
@@ -62,14 +70,23 @@ class Consumer:
 
     # ---- records ----
 
-    def __iter__(self) -> Consumer:
+    def __iter__(self) -> Consumer[E_co]:
         return self
 
-    def __next__(self) -> Event:
+    def __next__(self) -> E_co:
+        self._go_on()
+        return self._acking.delivered(next(self._watch))
+
+    def poll(self, timeout: float = 0.0) -> E_co | None:
+        """The next one, or None if there is none within so many seconds."""
+        self._go_on()
+        found = self._watch.poll(timeout)
+        return None if found is None else self._acking.delivered(found)
+
+    def _go_on(self) -> None:
         self._acking.asked_for_more()
         if self._auto_ack:
             self._ack_processed(idle=not self._watch.buffered)
-        return self._acking.delivered(next(self._watch))
 
     @property
     def acked_seq(self) -> int:
@@ -100,6 +117,13 @@ class Consumer:
         if seq is not None:
             self.ack_to(seq)
 
+    def _ack_gap(self) -> None:
+        """A gap that the reader has heard of is not told to its successor again."""
+        seq = self._acking.behind_gap(self._watch.told_to)
+        if seq is not None and not self._watch.closed and not self._caller.closed:
+            with contextlib.suppress(Conflict):  # the topic was created anew
+                self.ack_to(seq)
+
     # ---- life ----
 
     def close(self, *, processed: bool = True) -> None:
@@ -108,11 +132,12 @@ class Consumer:
             if processed:
                 self._acking.asked_for_more()
             self._ack_processed(idle=True)
+        self._ack_gap()
         self._watch.close()
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Consumer[E_co]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        # The record whose processing failed is delivered again.
-        self.close(processed=kind is None)
+        # The record whose processing failed is delivered again. A gap is no record.
+        self.close(processed=kind is None or issubclass(kind, RecordsMissed))

@@ -10,7 +10,7 @@ from topicd.client.core.address import Target
 from topicd.client.core.daemon import candidates, not_found
 from topicd.client.core.options import DIAL_S
 from topicd.client.core.shardmap import ShardMap
-from topicd.errors import ConnectionLost, FormatError, TopicdError
+from topicd.errors import ConnectionLost, Forbidden, FormatError, TopicdError
 from topicd.ipc.protocol.codec import Hello
 from topicd.ipc.protocol.retry import Patience, Tempo
 
@@ -39,13 +39,16 @@ def find_daemon(
     there = Patience(tempo, wait)
     while True:
         tried: list[tuple[str, Target, str]] = []
+        forbidden: Forbidden | None = None
         for hint, path in candidates(target, environ):
             try:
                 return ShardMap(path, ask(path, timeout, token))
             except ConnectionLost as exc:
                 tried.append((hint, path, exc.message.removeprefix(f"cannot connect to {path}: ")))
+            except Forbidden as exc:
+                forbidden = forbidden or exc  # another one of the usual places may let us in
             except TopicdError as exc:
                 ready.pause(exc)
                 break
         else:
-            there.pause(not_found(tried))
+            there.pause(forbidden or not_found(tried))

@@ -8,24 +8,30 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 from topicd.client.blocking.bulk import publish_batches
 from topicd.client.blocking.caller import Caller
+from topicd.client.blocking.channels import Channels
 from topicd.client.blocking.connection import Connection
 from topicd.client.blocking.history import history
+from topicd.client.blocking.routers import Routers
 from topicd.client.core import requests
-from topicd.client.core.answers import ConsumerInfo, Deleted, TopicInfo, TopicState
-from topicd.client.core.arguments import Match, Start
+from topicd.client.core.answers import ConnectionInfo, ConsumerInfo, Deleted, TopicInfo, TopicState
+from topicd.client.core.arguments import Match, Nodes, Start, excluded
 from topicd.client.core.batch import Batch, ReadResult
+from topicd.client.core.decode import Decode
 from topicd.client.core.encode import Serializer, encode_list, encode_one, label, named_serializer
+from topicd.client.core.gaps import OnGap
 from topicd.client.core.history import Reading
-from topicd.client.core.records import Published
+from topicd.client.core.records import Event, Published, Record
+from topicd.client.core.stored import Stored
 from topicd.ipc.protocol.codec import checked_key
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import MessageFlag
 from topicd.limits import FETCH_BYTES_MAX
 from topicd.model import TopicConfig
+from topicd.topic_fields import TopicFields
 
 
 class Operations:
@@ -38,6 +44,16 @@ class Operations:
     def caller(self) -> Caller:
         """For what is built on the client."""
         return self._caller
+
+    @property
+    def channels(self) -> Channels:
+        """Channels with members, lists of who may, and history."""
+        return Channels(self._caller, self._serialize)
+
+    @property
+    def node(self) -> bytes | None:
+        """What is written into every record that names none."""
+        return self._node
 
     # ---- writing ----
 
@@ -87,7 +103,96 @@ class Operations:
 
     # ---- reading ----
 
+    @overload
     def read(
+        self,
+        topic: str,
+        start: Start = ...,
+        *,
+        gaps: Literal[True],
+        to_seq: int | None = ...,
+        limit: int | None = ...,
+        match: Match = ...,
+        exclude_nodes: Nodes = ...,
+        metadata_only: bool = ...,
+        committed: bool = ...,
+        decode: Decode = ...,
+    ) -> Iterator[Event]: ...
+
+    @overload
+    def read(
+        self,
+        topic: str,
+        start: Start = ...,
+        *,
+        gaps: Literal[False] = ...,
+        on_gap: OnGap = ...,
+        to_seq: int | None = ...,
+        limit: int | None = ...,
+        match: Match = ...,
+        exclude_nodes: Nodes = ...,
+        metadata_only: bool = ...,
+        committed: bool = ...,
+        decode: Decode = ...,
+    ) -> Iterator[Record]: ...
+
+    def read(
+        self,
+        topic: str,
+        start: Start = "earliest",
+        *,
+        gaps: bool = False,
+        on_gap: OnGap = "raise",
+        to_seq: int | None = None,
+        limit: int | None = None,
+        match: Match = None,
+        exclude_nodes: Nodes = None,
+        metadata_only: bool = False,
+        committed: bool = False,
+        decode: Decode = None,
+    ) -> Iterator[Event]:
+        """Every record that the topic holds now, oldest first, one after the other; memory holds a page of it.
+
+        `start` is earliest, a seq (exclusive) or a datetime; `to_seq` and `limit` end it sooner. `match` takes a tag,
+        or a beginning with a trailing star; `exclude_nodes` names origins whose records are left out. What cap or TTL
+        removed behind `start` raises RecordsMissed; `on_gap=function` is called with it instead, `gaps=True` puts the
+        `Gap` in its place. `decode` ("json", "msgpack", a model class, a function) makes `record.value`. With
+        `committed` it ends before the first record of a commit that is not all there yet.
+
+        >>> stored = client.publish_many("letters", [b"a", b"b", b"c"])
+        >>> [record.data for record in client.read("letters")]
+        [b'a', b'b', b'c']
+        """
+        stored = Stored(
+            start,
+            to_seq=to_seq,
+            limit=limit,
+            match=match,
+            nodes=exclude_nodes,
+            metadata_only=metadata_only,
+            committed=committed,
+            gaps=gaps,
+            on_gap=on_gap,
+            decode=decode,
+        )
+        return (event for batch in self._pages(topic, stored) for event in stored.events(batch))
+
+    def _pages(self, topic: str, stored: Stored) -> Iterator[Batch]:
+        while not stored.over:
+            yield stored.page(self.fetch(topic, stored.at, **stored.arguments()))
+            if stored.files and not stored.over:
+                rest = self.history(
+                    topic,
+                    stored.at,
+                    to_seq=stored.end,
+                    match=stored.match,
+                    epoch=stored.epoch,
+                    committed=stored.committed,
+                )
+                yield from map(stored.page, rest)
+                return
+
+    def fetch(
         self,
         topic: str,
         from_seq: int = 0,
@@ -96,23 +201,24 @@ class Operations:
         max_bytes: int = 0,
         wait: float = 0.0,
         match: Match = None,
-        nodes: str | Sequence[str] | None = None,
+        exclude_nodes: Nodes = None,
         from_time: datetime | None = None,
         metadata_only: bool = False,
         performance: bool = False,
         epoch: int | None = None,
         committed: bool = False,
+        nodes: Nodes = None,
     ) -> ReadResult:
-        """Records with a seq above from_seq, oldest first, up to limit and max_bytes (0: the daemon's
-        defaults).
+        """One page: records with a seq above from_seq, oldest first, up to limit and max_bytes (0: the daemon's
+        defaults, 256 records and 1 MiB). `read` goes on to the end.
 
         `wait` is how long to wait for a first record. `match` takes a tag, or a beginning with a trailing
-        star. `nodes` names origins whose records are left out. `epoch` is the topic_id the cursor belongs
+        star. `exclude_nodes` names origins whose records are left out. `epoch` is the topic_id the cursor belongs
         to: if the topic was created anew since, the answer says so and begins at its start. With `committed` the
         answer ends before the first record of a commit that is not all there yet.
 
         >>> stored = client.publish_many("letters", [b"a", b"b", b"c"])
-        >>> client.read("letters", 1).payloads()
+        >>> client.fetch("letters", 1).payloads()
         [b'b', b'c']
         """
         request = requests.fetch(
@@ -120,7 +226,7 @@ class Operations:
             limit=limit,
             max_bytes=max_bytes,
             match=match,
-            nodes=nodes,
+            nodes=excluded(exclude_nodes, nodes),
             from_time=from_time,
             metadata_only=metadata_only,
             performance=performance,
@@ -154,7 +260,7 @@ class Operations:
         """Everything with a seq above from_seq, up to to_seq and at most to the head, in large batches, then ends.
 
         On the daemon's own host and as its user the sealed part is read from the files themselves. `match`, `epoch`
-        and `committed` are as in `read`; whole commits only are told by the daemon, so no file is read then.
+        and `committed` are as in `fetch`; whole commits only are told by the daemon, so no file is read then.
 
         >>> stored = client.publish_many("letters", [b"a", b"b", b"c"])
         >>> sum(len(batch) for batch in client.history("letters", to_seq=2))
@@ -163,7 +269,7 @@ class Operations:
         reading = Reading(topic, from_seq, to_seq, match)
 
         def read(at: int, limit: int) -> Batch:
-            return self.read(
+            return self.fetch(
                 topic, at, limit=limit, max_bytes=FETCH_BYTES_MAX, match=reading.match, epoch=epoch, committed=committed
             )
 
@@ -192,19 +298,27 @@ class Operations:
         """Forgets a consumer."""
         self._caller.ask(requests.remove_consumer(topic, name))
 
+    # ---- routers ----
+
+    @property
+    def routers(self) -> Routers:
+        """Topics that feed topics: `create`, `get`, `list`, `delete`, `of`."""
+        return Routers(self._caller)
+
     # ---- topics ----
 
     def state(self, topic: str, *, touch: bool = True) -> TopicState:
         """Where a topic stands; with `touch` this counts as a read."""
         return self._caller.ask(requests.state(topic, touch))
 
-    def configure(self, topic: str, **config: Any) -> TopicConfig:
-        """Creates the topic or changes the given fields; returns the whole configuration.
+    def configure(self, topic: str, **config: Unpack[TopicFields]) -> TopicConfig:
+        """Creates the topic or changes the given fields (docs/topic-fields.md); returns the whole configuration. Times
+        and sizes may have units: ttl="1d", cap_bytes="1GiB".
 
         >>> client.configure("orders", durability="fsync", cap_records=1_000_000).durability
         'fsync'
         """
-        return self._caller.ask(requests.configure(topic, config))
+        return self._caller.ask(requests.configure(topic, dict(config)))
 
     def topics(self, prefix: str = "", *, internal: bool = False) -> Iterator[TopicInfo]:
         """All topics whose name begins with prefix, sorted by name, fetched page by page. Topicd's own (`topicd.*`) are
@@ -238,6 +352,15 @@ class Operations:
     def status(self) -> dict[str, Any]:
         """The daemon's processes, their state and counters."""
         return self._caller.ask(requests.status())
+
+    def settings(self) -> dict[str, Any]:
+        """The settings in force in the running daemon."""
+        return self._caller.ask(requests.settings())
+
+    def connections(self) -> list[ConnectionInfo]:
+        """Who is connected to each shard, this client included."""
+        shards = self._caller.shard_map.shards()
+        return [row for shard in shards for row in self._caller.ask_shard(shard, requests.connections(shard))]
 
     def ping(self) -> float:
         """Seconds there and back."""

@@ -18,10 +18,19 @@ from topicd.client.blocking.dialing import Bell, Beside
 from topicd.client.blocking.forksafe import track
 from topicd.client.blocking.receipts import Deliveries, Delivery
 from topicd.client.blocking.routes import DrivenRoutes
-from topicd.client.core.collecting import BATCH_BYTES, BATCH_RECORDS, INFLIGHT, LINGER_S, Collector, OnFull
+from topicd.client.core.collecting import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    FAILED_BYTES,
+    INFLIGHT,
+    LINGER_S,
+    Collector,
+    OnFull,
+)
 from topicd.client.core.encode import Encoded, Serializer
-from topicd.client.core.receipts import Parcel
-from topicd.errors import ConnectionLost, InvalidRequest, Throttled
+from topicd.client.core.receipts import Parcel, gave_up
+from topicd.client.core.records import Record
+from topicd.errors import ConnectionLost, InvalidRequest, Throttled, TopicdError
 
 NEVER = float("inf")
 
@@ -43,7 +52,7 @@ class Producer:
         max_batch_records: int = BATCH_RECORDS,
         max_inflight: int = INFLIGHT,
         on_full: OnFull = "block",
-        timeout: float | None = None,
+        timeout: float,
         on_delivery: Callable[[Delivery], object] | None = None,
         serialize: Serializer,
         node: bytes | None = None,
@@ -59,7 +68,7 @@ class Producer:
             max_batch_records=max_batch_records,
             max_inflight=max_inflight,
             on_full=on_full,
-            timeout=caller.timeout if timeout is None else timeout,
+            timeout=timeout,
             serialize=serialize,
             node=node,
         )
@@ -67,7 +76,9 @@ class Producer:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._settled: list[Parcel[Producer]] = []  # with callbacks still to be called
-        self._failed: list[Parcel[Producer]] = []
+        self._failed: list[Parcel[Producer]] = []  # nobody has heard of them yet
+        self._failed_bytes = 0
+        self._given_up: list[Parcel[Producer]] = []  # told by the last error of flush, close or send
         self._closed = False
         self._wakes_at = 0.0
         self._polled: list[tuple[int, int]] = []
@@ -92,12 +103,15 @@ class Producer:
         node: str | bytes | None = None,
         meta: dict[str, Any] | None = None,
     ) -> Delivery:
-        """Takes one record; its delivery will know the seq. Blocks or raises Throttled while too much is under way."""
+        """Takes one record; its delivery will know the seq. Blocks or raises Throttled while too much is under way, and
+        raises what `flush` would when 64 MiB were not stored and nobody has asked."""
         collector = self._collector
         labels = None
         plain = tag is None and node is None and meta is None and type(data) is bytes
         if not plain or len(data) > collector.plain_max:
             data, labels = collector.checked(data, tag, node, meta)
+        if self._failed_bytes > FAILED_BYTES:
+            self._tell_failures()
         with self._lock:
             parcel = collector.open.get(topic) or self._begin(topic)
             index = collector.add(parcel, data, labels)
@@ -181,6 +195,7 @@ class Producer:
             self._settled.append(parcel)
         elif parcel.error is not None:
             self._failed.append(parcel)
+            self._failed_bytes += parcel.size
         self._changed.notify_all()
 
     def _report(self) -> None:
@@ -216,20 +231,37 @@ class Producer:
             collector.seal_all()
             self._advance()
             done = self._changed.wait_for(lambda: collector.unsettled == 0, timeout)
-            failed = [parcel for parcel in self._failed if not parcel.observed]
-            self._failed = []
         self._report()
-        if failed and failed[0].error is not None:
-            raise failed[0].error
+        self._tell_failures()
         if not done:
             raise ConnectionLost(f"{collector.unsettled} batches are unacknowledged after {timeout:g} s")
 
+    def _tell_failures(self) -> None:
+        with self._lock:
+            failed = [parcel for parcel in self._failed if not parcel.observed]
+            self._failed, self._failed_bytes = [], 0
+            if failed:
+                self._given_up = failed
+        if failed:
+            raise gave_up(failed)
+
+    def not_stored(self) -> list[Record]:
+        """The records that the last error of `flush`, `close` or `send` spoke of, in order, and forgets them. With
+        ConnectionLost some of them may be stored all the same."""
+        with self._lock:
+            given_up, self._given_up = self._given_up, []
+        return [record for parcel in given_up for record in parcel.not_stored()]
+
     def close(self) -> None:
-        """Flushes and stops. What is not acknowledged by the timeout fails."""
+        """Flushes and stops. What is not acknowledged by the timeout fails: the error says how many records that are,
+        and `not_stored` hands them back."""
         if self._closed:
             return
+        told: list[Parcel[Producer]] = []
         try:
             self.flush(self._collector.timeout + 1)
+        except TopicdError:
+            told, self._given_up = self._given_up, []
         finally:
             with self._lock:
                 self._closed = True
@@ -241,6 +273,10 @@ class Producer:
                 self._collector.seal_all()
                 self._routes.end(ConnectionLost("the producer was closed before this was acknowledged"))
             self._bell.close()
+        failed = told + [parcel for parcel in self._failed if not parcel.observed]
+        self._failed, self._given_up = [], failed
+        if failed:
+            raise gave_up(failed)
 
     def __enter__(self) -> Producer:
         return self

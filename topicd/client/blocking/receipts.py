@@ -27,15 +27,16 @@ class Delivery(Receipt[Waitable]):
         error = self.exception(timeout)
         if error is not None:
             raise error
-        return self._parcel.first_seq + self._index
+        return self._parcel.seq_of(self._index)
 
     def exception(self, timeout: float | None = None) -> TopicdError | None:
         """What refused the record, if anything did; waits for it."""
         parcel = self._parcel
-        parcel.observed = True
         if not parcel.done:
             parcel.owner.wait_for(parcel, timeout)
-        return parcel.error
+        error = parcel.error_of(self._index)
+        parcel.observed = parcel.observed or error is not None
+        return error
 
     def add_done_callback(self, function: Callable[[Delivery], object]) -> None:
         """Calls function(self) once the outcome is known, in the producer's thread, or at once if it is known."""

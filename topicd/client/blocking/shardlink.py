@@ -39,6 +39,7 @@ class ShardLink:
         self._start = start
         self._dial_at = 0.0
         self._dialing: Attempt[Connection] | None = None
+        self._closing = False
 
     @property
     def connected(self) -> bool:
@@ -168,6 +169,8 @@ class ShardLink:
         return True
 
     def lose(self, why: TopicdError) -> None:
+        if not self._closing:
+            self._caller.events.lost(self.shard, why)
         if self._sock is not None:
             with contextlib.suppress(OSError):
                 self._sock.close()
@@ -183,6 +186,7 @@ class ShardLink:
             self.sender.fail_all(why)
 
     def close(self) -> None:
+        self._closing = True
         if self._dialing is not None:
             self._dialing.give_up()
             self._dialing = None

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 from collections.abc import Iterator
+from typing import Generic, cast
 
 from topicd.client.blocking.caller import Caller
 from topicd.client.blocking.connection import Connection
 from topicd.client.blocking.forksafe import track
 from topicd.client.core.batch import Batch
-from topicd.client.core.records import Event
-from topicd.client.core.requests import open_topic
-from topicd.client.core.watching import Feed, OnGap, Resume, Watching
-from topicd.errors import ConnectionLost, FormatError, TopicdError, TopicNotFound, WrongShard
+from topicd.client.core.decode import Decoder
+from topicd.client.core.gaps import OnGap
+from topicd.client.core.records import E_co, Event
+from topicd.client.core.watching import Feed, Resume, Watching
+from topicd.errors import (
+    ConnectionLost,
+    Forbidden,
+    FormatError,
+    TopicdError,
+    TopicNotFound,
+    Unauthorized,
+    WrongShard,
+)
 from topicd.ipc.protocol.codec import answer_map, packed
 from topicd.ipc.protocol.following import Following, Wanted
-from topicd.ipc.protocol.messages import Op
-from topicd.ipc.protocol.retry import Patience
+from topicd.ipc.protocol.retry import FOREVER_S, Patience
 from topicd.ipc.protocol.wire import ANSWER, message
+
+SHORT_S = 0.1  # to connect anew, for who polls without waiting
 
 
 class BlockingFeed(Feed[Connection]):
@@ -30,10 +42,9 @@ class BlockingFeed(Feed[Connection]):
         """Connects and subscribes. Raises what the daemon refuses with; topics that are gone by now are returned."""
         connection = self._caller.dial(self.shard, timeout)
         gone: list[TopicNotFound] = []
-        tries = 0
         try:
-            while not self._subscribed(connection, gone, tries):
-                tries += 1
+            while not self._subscribed(connection, gone):
+                pass
         except BaseException:
             connection.close()
             raise
@@ -41,15 +52,14 @@ class BlockingFeed(Feed[Connection]):
         self.connection = connection
         return gone
 
-    def _subscribed(self, connection: Connection, gone: list[TopicNotFound], tries: int) -> bool:
+    def _subscribed(self, connection: Connection, gone: list[TopicNotFound]) -> bool:
         request_id = connection.next_id()
-        connection.send(message(Op.SUBSCRIBE, request_id, packed(self.following.request().to_wire())))
+        request = self.following.request()
+        connection.send(message(request.OP, request_id, packed(request.to_wire())))
         try:
-            arrived = connection.answer(request_id, Op.SUBSCRIBE | ANSWER)
+            arrived = connection.answer(request_id, request.OP | ANSWER)
         except TopicNotFound as exc:
-            if self.refused(exc, gone, tries):
-                for name in self.following.cursors:
-                    connection.ask(open_topic(name, create=True))
+            self.refused(exc, gone)
             return False
         self.following.accepted(answer_map(arrived.body()), request_id)
         return True
@@ -65,9 +75,9 @@ class BlockingFeed(Feed[Connection]):
             self.connection = None
 
 
-class Watch:
-    """Iterate it for `Record` and `Gap` events, or `batches()` for whole batches. Use it in one thread;
-    `close` may come from any.
+class Watch(Generic[E_co]):
+    """Iterate it for records (and gaps, with `gaps=True`), `poll` it for the next one, or take whole `batches()`. Use
+    it in one thread; `close` may come from any.
 
     >>> seq = client.publish("orders", b"hello")
     >>> with client.watch("orders", start="earliest") as events:
@@ -75,9 +85,11 @@ class Watch:
     Record(orders#1, b'hello')
     """
 
-    def __init__(self, caller: Caller, wanted: Wanted, *, on_gap: OnGap, batch_bytes: int) -> None:
+    def __init__(
+        self, caller: Caller, wanted: Wanted, *, on_gap: OnGap, batch_bytes: int, decode: Decoder | None = None
+    ) -> None:
         self._caller = caller
-        self._watching: Watching[BlockingFeed] = Watching(wanted, on_gap, batch_bytes)
+        self._watching: Watching[BlockingFeed] = Watching(wanted, on_gap, batch_bytes, decode)
         self._selector: selectors.BaseSelector | None = None
         self._closed = False
         track(self)
@@ -94,11 +106,11 @@ class Watch:
 
     # ---- life ----
 
-    def open(self, resume: Resume | None = None) -> Watch:
+    def open(self, resume: Resume | None = None) -> Watch[E_co]:
         """Subscribes; from here on nothing is missed. `resume` gives topics their (topic id, cursor) of before."""
         self._plan(resume)
         for feed in self._feeds:
-            self._restore(feed)
+            self._restore(feed, self._caller.timeout)
         return self
 
     def _plan(self, resume: Resume | None = None) -> None:
@@ -108,8 +120,9 @@ class Watch:
         for feed in self._watching.plan(self._caller.shard_map, make, resume):
             feed.close()
 
-    def _restore(self, lost: BlockingFeed) -> None:
-        patience = Patience(self._caller.tempo, self._caller.timeout)
+    def _restore(self, lost: BlockingFeed, within: float = FOREVER_S) -> None:
+        """Once it was open, it waits for the daemon as long as that takes."""
+        patience = Patience(self._caller.tempo, within)
         todo = [lost]
         while todo and not self._closed:
             if todo[-1].following.empty:
@@ -154,7 +167,7 @@ class Watch:
         """The next event is here already."""
         return self._watching.buffered
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Watch[E_co]:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -162,14 +175,29 @@ class Watch:
 
     # ---- events ----
 
-    def __iter__(self) -> Watch:
+    def __iter__(self) -> Watch[E_co]:
         return self
 
-    def __next__(self) -> Event:
+    def __next__(self) -> E_co:
         event: Event | None = self._watching.next_record()
         while event is None:
             event = self._watching.begin(self._next_batch())
-        return event
+        return cast(E_co, event)
+
+    def poll(self, timeout: float = 0.0) -> E_co | None:
+        """The next one, or None if there is none within so many seconds or the watch is over."""
+        event: Event | None = self._watching.next_record()
+        ends = self._caller.tempo.monotonic() + timeout
+        while event is None:
+            if not self._wait(ends):
+                return None
+            event = self._watching.begin(self._watching.next_batch())
+        return cast("E_co | None", event)
+
+    @property
+    def told_to(self) -> int:
+        """The reader has heard of a gap up to this seq; 0: of none."""
+        return self._watching.told_to
 
     def batches(self) -> Iterator[Batch]:
         """Whole batches; `batch.gap` tells what is missing before its first record."""
@@ -180,14 +208,39 @@ class Watch:
         return self._watching.cursors()
 
     def _next_batch(self) -> Batch:
+        if not self._wait(None):
+            raise StopIteration
+        return self._watching.next_batch()
+
+    def _wait(self, ends: float | None) -> bool:
+        """Until something has arrived; False when the time is over or nothing will come any more."""
         if (done := self._watching.done_with()) is not None:
             self._send(*done)
         while not self._watching.waiting:
             if self._closed or self._watching.over:
-                raise StopIteration
-            for feed in self._readable():
-                self._receive(feed)
-        return self._watching.next_batch()
+                return False
+            if ends is None:
+                for feed in self._readable():
+                    self._receive(feed)
+                continue
+            left = max(0.0, ends - self._caller.tempo.monotonic())
+            ready = self._readable_within(left)
+            for feed in ready:
+                self._receive(feed, left)
+            if (not ready or not left) and not self._watching.waiting:
+                return False
+        return True
+
+    def _readable_within(self, seconds: float) -> list[BlockingFeed]:
+        feeds = [feed for feed in self._feeds if not feed.following.empty]
+        begun = [f for f in feeds if f.broken or (f.connection is not None and f.connection.cutter.pending)]
+        if begun:
+            return begun
+        poll = select.poll()
+        by_descriptor = {f.connection.sock.fileno(): f for f in feeds if f.connection is not None}
+        for descriptor in by_descriptor:
+            poll.register(descriptor, select.POLLIN)
+        return [by_descriptor[found] for found, _ in poll.poll(min(seconds, FOREVER_S) * 1000)]
 
     def _readable(self) -> list[BlockingFeed]:
         if self._selector is None:
@@ -197,8 +250,9 @@ class Watch:
         begun = [f for f in self._feeds if f.broken or (f.connection is not None and f.connection.cutter.pending)]
         return begun or [key.data for key, _ in self._selector.select()]
 
-    def _receive(self, feed: BlockingFeed) -> None:
-        """Blocks for one message of this feed, then takes along whatever has arrived behind it."""
+    def _receive(self, feed: BlockingFeed, within: float = FOREVER_S) -> None:
+        """Blocks for one message of this feed, then takes along whatever has arrived behind it. One that is broken is
+        made anew, if that can be done in time."""
         connection = feed.connection
         try:
             if connection is None:
@@ -211,13 +265,19 @@ class Watch:
                 if more is None:
                     return
                 arrived = more
-        except FormatError:
+        except (FormatError, Unauthorized, Forbidden):
             self.close()
             raise
-        except (ConnectionLost, WrongShard):
-            if not self._closed:
-                feed.close()
-                self._restore(feed)
+        except (ConnectionLost, WrongShard) as exc:
+            if self._closed:
+                return
+            self._caller.events.lost(feed.shard, exc)
+            feed.close()
+            try:
+                self._restore(feed, max(within, SHORT_S))
+            except TopicdError as again:
+                if within >= FOREVER_S or not again.retriable:
+                    raise
 
     def _send(self, connection: Connection, credit: bytes) -> None:
         # A broken connection shows at the next receive.
@@ -226,7 +286,7 @@ class Watch:
 
 
 class _Batches:
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch[Event]) -> None:
         self._watch = watch
         self._held: Batch | None = None
 

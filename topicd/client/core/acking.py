@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TypeVar
 
 from topicd.client.core.arguments import cursor
 from topicd.client.core.records import Event, Record
 from topicd.errors import InvalidRequest, Throttled
 
+E = TypeVar("E", bound=Event)
 AUTO_ACK_EVERY = 1_000
 UNACKED_MAX = 1_000_000
 
@@ -22,10 +24,14 @@ class Acking:
     def unacked(self) -> int:
         return len(self._unacked)
 
-    def delivered(self, event: Event) -> Event:
+    def delivered(self, event: E) -> E:
         if isinstance(event, Record):
             self._unacked.append(event.seq)
         return event
+
+    def behind_gap(self, told_to: int) -> int | None:
+        """The seq to acknowledge because nothing is left before it but a gap that the reader has heard of."""
+        return told_to if told_to > self.acked_seq and not self._unacked else None
 
     def asked_for_more(self) -> None:
         """The user is done with what was delivered so far."""

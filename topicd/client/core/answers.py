@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
 from topicd.errors import FormatError, InvalidRequest
@@ -22,6 +22,8 @@ class TopicInfo:
     count: int
     bytes: int
     durability: str
+    settled_seq: int  # up to there nothing belongs to a commit that is under way
+    type: str  # log or queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,54 @@ class ConsumerInfo:
     acked_seq: int
     lag: int
     updated_ts: int
+    holder: str = ""  # who reads as it at present
+
+
+@dataclass(frozen=True, slots=True)
+class RouterInfo:
+    """A router: what it does, and how far it is. The latter is None where its shard did not tell."""
+
+    router: str
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: list[str] | None  # ["tag", "Eq" or "Glob", text]
+    allow_cycle: bool
+    guarantee: str
+    sample: int
+    set_tag: str | None
+    set_node: str | None
+    forwarded_total: int | None = None
+    cursor: int | None = None  # seq of the source up to which everything is copied, or not wanted
+    lag: int | None = None  # records of the source behind that
+    lag_ms: int | None = None  # how long it has been behind
+    waiting: str | None = None  # why it stands still
+
+
+def router_of(body: Any) -> RouterInfo:
+    if not isinstance(body, dict):
+        raise FormatError(f"the daemon's answer is no map but {body!r:.100}")
+    known = {f.name: f for f in fields(RouterInfo)}
+    missing = [name for name, f in known.items() if name not in body and f.default is MISSING]
+    if missing:
+        raise FormatError(f"the daemon's answer lacks {missing[0]!r}")
+    return RouterInfo(**{name: value for name, value in body.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """Somebody who is connected to a shard."""
+
+    shard: int
+    who: str  # process and user, or address
+    client: str  # what it calls itself
+    since_ts: int
+    token: str
+    bytes_in: int
+    bytes_out: int
+    subscriptions: list[str]  # topics and patterns that it watches, the first of them
+    topics: int  # how many it watches
 
 
 def info(cls: type[T], body: Any) -> T:
@@ -71,6 +121,8 @@ def info(cls: type[T], body: Any) -> T:
     given: dict[str, Any] = {}
     for f in fields(cls):  # type: ignore[arg-type]
         if f.name not in body:
+            if f.default is not MISSING:
+                continue
             raise FormatError(f"the daemon's answer lacks {f.name!r}")
         given[f.name] = config_of(body[f.name]) if f.name == "config" else body[f.name]
     return cls(**given)

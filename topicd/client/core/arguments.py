@@ -12,6 +12,7 @@ from topicd.model import TagMatch
 
 Match: TypeAlias = str | TagMatch | Sequence[str] | None
 Start: TypeAlias = str | int | datetime
+Nodes: TypeAlias = str | Sequence[str] | None
 
 
 def tag_match(match: Match) -> TagMatch | None:
@@ -31,6 +32,18 @@ def node_names(nodes: str | Sequence[str] | None) -> tuple[bytes, ...]:
         return tuple(str(node).encode() for node in given)
     except UnicodeEncodeError as exc:
         raise InvalidRequest(f"a node is text that UTF-8 can hold: {exc}") from None
+
+
+def excluded(exclude_nodes: str | Sequence[str] | None, nodes: str | Sequence[str] | None) -> Nodes:
+    """Origins whose records are left out, under either name of the argument."""
+    if nodes is not None:
+        import warnings
+
+        warnings.warn("nodes= leaves these out; it is called exclude_nodes= now", DeprecationWarning, stacklevel=3)
+        if exclude_nodes is not None:
+            raise InvalidRequest("nodes is the old name of exclude_nodes: give one of them")
+        return nodes
+    return exclude_nodes
 
 
 def start_place(start: Start) -> tuple[str, int]:

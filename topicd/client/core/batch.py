@@ -9,7 +9,8 @@ from typing import Any
 
 from topicd._native import core
 from topicd._native.interface import Columns
-from topicd.client.core.records import Gap, Record, received
+from topicd.client.core.decode import Decoder
+from topicd.client.core.records import Gap, Record, received, received_decoding
 from topicd.errors import FormatError
 from topicd.ipc.protocol.codec import Fetched
 from topicd.ipc.protocol.selecting import select
@@ -25,6 +26,12 @@ class Batch:
     def __init__(self, topic: str, fetched: Fetched) -> None:
         self.topic = topic
         self._fetched = fetched
+        self._decode: Decoder | None = None
+
+    def using(self, decode: Decoder | None) -> Batch:
+        """The same; `value` of its records is what this makes of the data."""
+        self._decode = decode
+        return self
 
     @property
     def topic_id(self) -> int:
@@ -79,6 +86,10 @@ class Batch:
     def __len__(self) -> int:
         return self._fetched.records
 
+    def without_gap(self) -> Batch:
+        """The same for who does not miss what is gone."""
+        return Batch(self.topic, self._fetched._replace(tombstone=None)).using(self._decode)
+
     def up_to(self, seq: int) -> Batch:
         """The part of it with seqs up to this one."""
         found = self._fetched
@@ -89,7 +100,7 @@ class Batch:
         except ValueError as exc:
             raise _malformed(exc) from None
         end = chosen.ranges[-1][1] if chosen.ranges else found.start
-        return Batch(self.topic, found._replace(next_from_seq=seq, records=chosen.count, end=end))
+        return Batch(self.topic, found._replace(next_from_seq=seq, records=chosen.count, end=end)).using(self._decode)
 
     def payloads(self) -> list[bytes]:
         """The data of every record, nothing else."""
@@ -111,6 +122,8 @@ class Batch:
             decoded = core.decode_frames(found.buffer, found.start, found.end)
         except ValueError as exc:
             raise _malformed(exc) from None
+        if self._decode is not None:
+            return list(map(partial(received_decoding, self.topic, self._decode), decoded))
         return list(map(partial(received, self.topic), decoded))
 
     def __iter__(self) -> Iterator[Record]:
@@ -149,7 +162,7 @@ class Batch:
 
 
 class ReadResult(Batch):
-    """The answer to `read`: a batch, and where the topic stood."""
+    """The answer to `fetch`: a batch, and where the topic stood."""
 
 
 def _malformed(exc: ValueError) -> FormatError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from topicd.client.core.encode import Encoded, Serializer, encode, encode_many, label, packed_meta, to_bytes
+from topicd.client.core.encode import Encoded, Serializer, check_list, encode, encode_many, label, packed_meta, to_bytes
 from topicd.client.core.receipts import Labels, Owner, Parcel
 from topicd.errors import InvalidRequest, RecordTooLarge, TopicdError
 from topicd.ipc.protocol.outbox import TopicOutbox
@@ -16,6 +16,7 @@ LINGER_S = 0.005
 BATCH_BYTES = 256 * KIB
 BATCH_RECORDS = 1000
 INFLIGHT = 64
+FAILED_BYTES = 64 * 1024 * KIB  # of batches that failed and that nobody has asked about
 
 P = TypeVar("P", bound=Owner)
 
@@ -131,6 +132,7 @@ class Collector(Generic[P]):
 
     def pieces(self, records: Sequence[Any], tag: str | bytes | None, node: str | bytes | None) -> Iterator[Encoded]:
         """A list as batches of this producer's size."""
+        check_list(records)
         if not isinstance(records, list | tuple):
             records = list(records)
         if not records:

@@ -103,6 +103,12 @@ def encode_one(
     return encode((data,), label(tag, "tag"), label(node, "node"), metas)
 
 
+def check_list(records: Any) -> None:
+    """Text, bytes and maps are one value, though Python could take them apart."""
+    if isinstance(records, str | bytes | bytearray | memoryview | dict):
+        raise InvalidRequest(f"a list of records is needed, not one {type(records).__name__}; publish takes one")
+
+
 def encode_list(
     records: Sequence[Any],
     tag: str | bytes | None,
@@ -111,6 +117,7 @@ def encode_list(
     serialize: Serializer,
 ) -> list[Encoded]:
     """The list of one publish_many as batches, at least one."""
+    check_list(records)
     if not isinstance(records, list | tuple):
         records = list(records)
     if not records:

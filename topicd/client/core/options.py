@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from types import EllipsisType
+from typing import TypeAlias
+
+from topicd.client.core.events import Events
 from topicd.client.core.shardmap import ShardMap
-from topicd.ipc.protocol.retry import Tempo
+from topicd.errors import InvalidRequest
+from topicd.ipc.protocol.retry import FOREVER_S, Tempo
 
 DEFAULT_TIMEOUT_S = 30.0  # of an operation with all its repetitions
 DIAL_S = 5.0  # of one attempt to connect and be greeted, at a shard or at the front door
@@ -16,12 +21,29 @@ BULK_WINDOW = 8  # batches of one long list that are under way at once
 PIPELINE_MAX = 512  # records of a pipeline that are under way at once
 
 
+Timeout: TypeAlias = float | None  # seconds; None waits for ever
+OwnTimeout: TypeAlias = Timeout | EllipsisType  # ...: that of the client
+
+
+def seconds(timeout: OwnTimeout, otherwise: float = DEFAULT_TIMEOUT_S) -> float:
+    if timeout is None:
+        return FOREVER_S
+    if isinstance(timeout, EllipsisType):
+        return otherwise
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidRequest(f"a timeout is a number of seconds, or None to wait for ever, not {timeout!r:.50}")
+    return min(float(timeout), FOREVER_S)
+
+
 class Shared:
     """What all parts of a client share: where the shards are, how long to try, what to show at the door."""
 
-    def __init__(self, shard_map: ShardMap, *, tempo: Tempo, timeout: float, token: str | None) -> None:
+    def __init__(
+        self, shard_map: ShardMap, *, tempo: Tempo, timeout: float, token: str | None, events: Events | None = None
+    ) -> None:
         self.shard_map = shard_map
         self.tempo = tempo
         self.timeout = timeout
         self.token = token
+        self.events = events or Events(tempo.monotonic)
         self.closed = False

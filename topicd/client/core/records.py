@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import msgpack
 
 from topicd._native.interface import Decoded
-from topicd.errors import FormatError, TopicdError
+from topicd.errors import FormatError, InvalidRequest, TopicdError
 from topicd.ipc.protocol.codec import Appended
 from topicd.model import Tombstone
 
@@ -78,10 +78,17 @@ class Record:
         return self.data.decode()
 
     def json(self) -> Any:
+        """The data, read as JSON."""
         return json.loads(self.data)
 
     def msgpack(self) -> Any:
+        """The data, read as msgpack."""
         return msgpack.unpackb(self.data)
+
+    @property
+    def value(self) -> Any:
+        """What the reader's `decode` makes of the data. FormatError if it cannot."""
+        raise InvalidRequest("value needs decode=… in read, watch or consumer; data has the bytes")
 
     @property
     def raw(self) -> tuple[bytes, bytes | None, bytes | None, bytes | None]:
@@ -106,6 +113,31 @@ class Record:
 def received(topic: str, decoded: Decoded) -> Record:
     record = Record.__new__(Record)
     record.topic = topic
+    record.seq, record.ts, record._node, record._tag, record._meta, record.data = decoded
+    return record
+
+
+class DecodedRecord(Record):
+    """A record of a reader that was given a `decode`."""
+
+    __slots__ = ("_decode",)
+
+    _decode: Any
+
+    @property
+    def value(self) -> Any:
+        try:
+            return self._decode(self.data)
+        except Exception as exc:  # of a decoder that is not ours
+            raise FormatError(
+                f"{self.topic}#{self.seq} cannot be decoded: {exc}", topic=self.topic, seq=self.seq
+            ) from exc
+
+
+def received_decoding(topic: str, decode: Any, decoded: Decoded) -> Record:
+    record = DecodedRecord.__new__(DecodedRecord)
+    record.topic = topic
+    record._decode = decode
     record.seq, record.ts, record._node, record._tag, record._meta, record.data = decoded
     return record
 
@@ -147,11 +179,12 @@ class Gap:
 
 
 Event: TypeAlias = Record | Gap
+E_co = TypeVar("E_co", bound=Event, covariant=True)  # Record, or Event where gaps are asked for
 
 
 class RecordsMissed(TopicdError):
-    """Raised where a reader asked for on_gap="raise"; `gap` says what is gone. Iterating on goes on behind
-    it."""
+    """Records were removed before this reader got to them; `gap` says which. Iterating on goes on behind it.
+    `gaps=True` or `on_gap=function` hands gaps over without it."""
 
     code: ClassVar[str] = "records_missed"
     status: ClassVar[int] = 410

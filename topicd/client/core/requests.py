@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from topicd.client.core.answers import ConsumerInfo, Deleted, TopicInfo, TopicState, config_of, info
+from topicd.client.core.answers import ConnectionInfo, ConsumerInfo, Deleted, TopicInfo, TopicState, config_of, info
 from topicd.client.core.arguments import Match, Start, cursor, milliseconds, node_names, start_place, tag_match, whole
 from topicd.client.core.batch import Batch
-from topicd.errors import InvalidRequest
+from topicd.errors import InvalidRequest, NotAQueue
 from topicd.ipc.protocol import messages
 from topicd.ipc.protocol.codec import Hello, append_body, number, packed, parse_hello
 from topicd.ipc.protocol.once import new_producer_id
@@ -68,6 +68,24 @@ def _acked_seq(answer: dict[str, Any]) -> int:
 def open_topic(topic: str, *, create: bool) -> Request[int]:
     """The topic's id."""
     return of_topic(messages.OpenTopic(topic=topic, create=create, config=None), topic, _topic_id)
+
+
+class Opened(NamedTuple):
+    """A topic by its id; `type` is log or queue."""
+
+    topic_id: int
+    type: str
+
+
+def open_any(topic: str, *, create: bool, queue: bool) -> Request[Opened]:
+    """`queue`: one that is created is a queue."""
+    message = messages.OpenTopic(topic=topic, create=create, config={"type": "queue"} if queue else None)
+    return of_topic(message, topic, lambda answer: Opened(_topic_id(answer), str(answer.get("type", ""))))
+
+
+def check_queue(topic: str, kind: str) -> None:
+    if kind != "queue":
+        raise NotAQueue(f"topic {topic!r} is a log: there are no jobs in it")
 
 
 def state(topic: str, touch: bool) -> Request[TopicState]:
@@ -242,6 +260,31 @@ def status() -> Request[dict[str, Any]]:
     return of_daemon(messages.Status(), _as_it_is)
 
 
+def queue_topics() -> Request[int]:
+    """How many topics of the shard that it is sent to are queues."""
+    return of_daemon(messages.Totals(), lambda answer: number(answer, "queue_topics"))
+
+
+def force_pressure(value: float | None) -> Request[dict[str, Any]]:
+    """For tests, of a daemon with the test clock; None: the pressure is what it is again."""
+    if value is None:
+        return of_daemon(messages.Debug(pressure_off=True), _as_it_is)
+    return of_daemon(messages.Debug(pressure_ppm=round(value * 1_000_000)), _as_it_is)
+
+
+def settings() -> Request[dict[str, Any]]:
+    return of_daemon(messages.Status(settings=True), lambda answer: dict(answer.get("settings") or {}))
+
+
+def connections(shard: int) -> Request[list[ConnectionInfo]]:
+    """Of the shard that it is sent to."""
+
+    def parse(answer: dict[str, Any]) -> list[ConnectionInfo]:
+        return [info(ConnectionInfo, {**entry, "shard": shard}) for entry in answer.get("connections") or []]
+
+    return of_daemon(messages.ListConnections(), parse)
+
+
 def ping() -> Request[None]:
     return of_daemon(messages.Ping(), _nothing)
 
@@ -258,14 +301,18 @@ class Append(NamedTuple):
     key: bytes
     flags: int
     producer_id: int
+    options: bytes = b""  # of jobs
 
     def body(self, topic_id: int) -> bytes:
-        return append_body(topic_id, self.producer_id, 1, self.records, self.key) + self.frames
+        return append_body(topic_id, self.producer_id, 1, self.records, self.key, self.options) + self.frames
 
 
-def append(frames: bytes | bytearray, records: int, *, key: bytes = b"", performance: bool = False) -> Append:
+def append(
+    frames: bytes | bytearray, records: int, *, key: bytes = b"", performance: bool = False, options: bytes = b""
+) -> Append:
     flags = (MessageFlag.KEY if key else 0) | (MessageFlag.PERFORMANCE if performance else 0)
-    return Append(frames, records, key, int(flags), new_producer_id())
+    flags |= MessageFlag.OPTIONS if options else 0
+    return Append(frames, records, key, int(flags), new_producer_id(), options)
 
 
 class Fetch(NamedTuple):

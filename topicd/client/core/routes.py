@@ -26,12 +26,14 @@ L = TypeVar("L", bound=AnyShardLink)
 
 
 class TopicRoutes(Generic[L]):
-    """`make` makes the link to a shard. `halt`: a batch that is refused for good takes along all behind it."""
+    """`make` makes the link to a shard. `halt`: a batch that is refused for good takes along all behind it. `creates`:
+    topics that do not exist."""
 
-    def __init__(self, shared: Shared, make: Callable[[int], L], *, halt: bool = False) -> None:
+    def __init__(self, shared: Shared, make: Callable[[int], L], *, halt: bool = False, creates: bool = True) -> None:
         self._shared = shared
         self._make = make
         self._halt = halt
+        self._creates = creates
         self._paths = shared.shard_map.paths
         self._outboxes: dict[str, TopicOutbox] = {}
         self._links: dict[int, L] = {}
@@ -54,7 +56,8 @@ class TopicRoutes(Generic[L]):
                 raise InvalidRequest("the client is closed")
             if len(self._outboxes) >= OUTBOXES_KEPT:
                 self._forget_idle()
-            found = TopicOutbox(check_topic_name(topic), Backoff(self._shared.tempo.random), halt=self._halt)
+            backoff = Backoff(self._shared.tempo.random)
+            found = TopicOutbox(check_topic_name(topic), backoff, halt=self._halt, creates=self._creates)
             self._place(found)
             self._outboxes[topic] = found
         return found

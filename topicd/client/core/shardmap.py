@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from topicd.client.core.address import Address, Target
-from topicd.errors import WrongShard
+from topicd.errors import InvalidRequest, WrongShard
 from topicd.ipc.protocol.codec import Hello
 from topicd.paths import RunDir
 from topicd.placement import delivery_shard
 
 SUPERVISOR = -1
+CHAT = -2  # the chat store
 
 
 class ShardMap:
@@ -22,6 +24,7 @@ class ShardMap:
         # The address may be that of any shard.
         self.path = path.of_shard(-hello.shard) if isinstance(path, Address) and hello.shard > 0 else path
         self.paths = hello.shards
+        self.chat_port = hello.chat_port
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
 
@@ -35,6 +38,7 @@ class ShardMap:
         with self._lock:
             moved = hello.shards != self.paths
             self.paths = hello.shards
+            self.chat_port = hello.chat_port or self.chat_port
         if moved:
             for listener in self._listeners:
                 listener()
@@ -49,6 +53,8 @@ class ShardMap:
     def path_of(self, shard: int) -> Target:
         if shard == SUPERVISOR:
             return self.path
+        if shard == CHAT:
+            return self._chat()
         paths = self.paths
         if shard >= len(paths):
             raise WrongShard(f"there is no shard {shard} any more, the daemon has {len(paths)}")
@@ -56,6 +62,16 @@ class ShardMap:
             return self.path.of_shard(shard)
         # A map seen through another mount or a relative run directory still names files next to the front door.
         return self.path.parent / paths[shard]
+
+    def _chat(self) -> Target:
+        if isinstance(self.path, Address):
+            if not self.chat_port:
+                raise InvalidRequest("the daemon serves no chat store over TCP: it needs chat and chat_listen")
+            return replace(self.path, port=self.chat_port)
+        found = RunDir(self.path.parent).chat_socket(0)
+        if not found.exists():
+            raise InvalidRequest("the daemon keeps no chat store: start it with --chat")
+        return found
 
     def history_socket(self, topic: str) -> Path | None:
         """Where sealed segments of the topic are handed out; None when the daemon is on another machine."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topicd.client.core.address import Address
-from topicd.errors import ConnectionLost, InvalidRequest, Unauthorized
+from topicd.errors import ConnectionLost, Forbidden, InvalidRequest, Unauthorized
 from topicd.ipc.protocol import unixsock
 
 if TYPE_CHECKING:
@@ -29,8 +29,37 @@ def open_socket(target: str | os.PathLike[str] | Address, timeout: float) -> soc
         if isinstance(target, Address):
             return _connect(target, timeout)
         return unixsock.connect(Path(target), timeout)
+    except PermissionError as exc:
+        raise not_allowed(target) from exc
     except OSError as exc:
         raise ConnectionLost(f"cannot connect to {target}: {exc.strerror or exc}") from exc
+
+
+def not_allowed(target: object) -> Forbidden:
+    """A socket that the rights of files keep from us: who may use it, as far as one can see."""
+    uid, owner = os.geteuid(), ""
+    for place in (Path(str(target)), *Path(str(target)).parents):
+        try:
+            found = place.stat()
+        except OSError:
+            continue
+        owner = f"; {place} belongs to {user_name(found.st_uid)}, mode {found.st_mode & 0o777:03o}"
+        break
+    return Forbidden(
+        f"a daemon may be at {target}, but {user_name(uid)} may not connect{owner}: run as that user, or let the "
+        f"daemon have socket_mode 0666 and allowed_uids with {uid}",
+        uid=uid,
+        target=str(target),
+    )
+
+
+def user_name(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"uid {uid} ({pwd.getpwuid(uid).pw_name})"
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _connect(where: Address, timeout: float) -> socket.socket:

@@ -7,55 +7,51 @@ goes back when the reader asks for what lies behind a batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import length_hint
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from secrets import randbits
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from topicd.client.core.arguments import Match, Start, node_names, start_place, tag_match
+from topicd.client.core.arguments import Match, Nodes, Start, node_names, start_place, tag_match
 from topicd.client.core.batch import Batch
-from topicd.client.core.records import Event, Gap, Record, RecordsMissed
+from topicd.client.core.decode import Decoder
+from topicd.client.core.gaps import OnGap, shall_yield
+from topicd.client.core.records import Event, Gap, Record
 from topicd.client.core.shardmap import ShardMap
-from topicd.errors import ConnectionLost, FormatError, InvalidRequest, TopicdError, TopicNotFound
-from topicd.ipc.protocol.codec import answer_map
+from topicd.errors import ConnectionLost, ConsumerHeld, FormatError, InvalidRequest, TopicdError, TopicNotFound
+from topicd.ipc.protocol.codec import ERROR_OP, answer_map, error_of
 from topicd.ipc.protocol.cutter import Arrived, Cutter
 from topicd.ipc.protocol.following import Following, Wanted, plan
 from topicd.ipc.protocol.messages import Op
 from topicd.model import check_topic_name
+from topicd.patterns import check_pattern, is_pattern
 
-OnGap: TypeAlias = Literal["yield", "raise"] | Callable[[Gap], Any]
 Resume: TypeAlias = dict[str, tuple[int, int]]  # (topic id, cursor) by topic
 
 WINDOW_BATCHES = 4
-CREATE_TRIES = 3  # somebody else may delete what we have just created
 
 
-def wanted_by(
-    topics: str | list[str] | tuple[str, ...],
-    start: Start,
-    match: Match,
-    nodes: str | list[str] | None,
-    committed: bool = False,
-) -> Wanted:
+def wanted_by(topics: str | Sequence[str], start: Start, match: Match, nodes: Nodes, committed: bool = False) -> Wanted:
     """What the user asks for, checked."""
     given = [topics] if isinstance(topics, str) else list(topics)
     if not given:
         raise InvalidRequest("watch needs a topic, a list of topics or a pattern")
-    patterns = [name for name in given if isinstance(name, str) and name.endswith("*")]
+    patterns = [check_pattern(name) for name in given if isinstance(name, str) and is_pattern(name)]
     if patterns and len(given) > 1:
         raise InvalidRequest("a pattern is watched alone, not in a list")
     pattern = patterns[0] if patterns else None
-    if pattern is not None and "*" in pattern[:-1]:
-        raise InvalidRequest(f"a pattern has one trailing '*', got {pattern!r:.300}")
     names = () if patterns else tuple(check_topic_name(name) for name in dict.fromkeys(given))
     return Wanted(names, pattern, start_place(start), tag_match(match), node_names(nodes), committed)
 
 
-def wanted_of_consumer(topic: str, match: Match, nodes: str | list[str] | None, committed: bool) -> Wanted:
+def wanted_of_consumer(
+    topic: str, name: str, match: Match, nodes: Nodes, committed: bool, *, takeover: bool = False
+) -> Wanted:
     """One topic; where to begin is what the daemon remembers."""
     wanted = wanted_by(topic, 0, match, nodes, committed)
     if wanted.pattern is not None:
         raise InvalidRequest("a consumer belongs to one topic, not to a pattern")
-    return wanted
+    return wanted._replace(consumer=name, holder=randbits(63) + 1, takeover=takeover)
 
 
 class AnyConnection(Protocol):
@@ -74,18 +70,22 @@ class Feed(Generic[C]):
         self.following = following
         self.connection: C | None = None
 
-    def refused(self, error: TopicNotFound, gone: list[TopicNotFound], tries: int) -> bool:
-        """The daemon knows a topic not. True if it shall be created: watching may begin before the first record is
-        written, but what was deleted later stays deleted; topics that are gone are added to `gone`."""
-        if self.following.missing(error):
-            gone.append(error)
-            return False
-        if self.following.resumed or tries == CREATE_TRIES:
+    def refused(self, error: TopicNotFound, gone: list[TopicNotFound]) -> None:
+        """A topic that was there before is not any more: it is added to `gone`, and the others go on."""
+        if not self.following.missing(error):
             raise error
-        return True
+        gone.append(error)
 
 
 F = TypeVar("F", bound=Feed[Any])
+
+
+class Noticed(Exception):
+    """Raised in the place of a batch: something happened in a channel that is watched."""
+
+    def __init__(self, notice: dict[str, Any]) -> None:
+        super().__init__(notice)
+        self.notice = notice
 
 
 class Ready(NamedTuple):
@@ -98,15 +98,15 @@ class Ready(NamedTuple):
 
 
 class Watching(Generic[F]):
-    def __init__(self, wanted: Wanted, on_gap: OnGap, batch_bytes: int) -> None:
-        if on_gap not in ("yield", "raise") and not callable(on_gap):
-            raise InvalidRequest(f"on_gap must be yield, raise or a function, not {on_gap!r:.100}")
+    def __init__(self, wanted: Wanted, on_gap: OnGap, batch_bytes: int, decode: Decoder | None = None) -> None:
         self.feeds: dict[int, F] = {}
+        self.told_to = 0  # the reader has heard of a gap up to this seq
         self._wanted = wanted
         self._on_gap = on_gap
+        self._decode = decode
         self._window = WINDOW_BATCHES * batch_bytes
         self._planned: tuple[str, ...] = ()
-        self._ready: deque[Ready | TopicdError] = deque()
+        self._ready: deque[Ready | TopicdError | Noticed] = deque()
         self._records: Iterator[Record] = iter(())
         self._in_hand: Ready | None = None
 
@@ -140,19 +140,27 @@ class Watching(Generic[F]):
         the subscription, FormatError for what does not belong here."""
         if arrived.op == Op.PUSH:
             pushed = feed.following.pushed(connection.cutter.fetched(arrived))
-            batch = Batch(pushed.topic, pushed.fetched)
+            batch = Batch(pushed.topic, pushed.fetched).using(self._decode)
             if not len(batch) and batch.tombstone is None:
                 return feed.following.consumed(pushed.credit)
             self._ready.append(Ready(batch, pushed.credit, feed, connection))
         elif arrived.op == Op.NOTICE:
-            self._noticed(feed.following.noticed(answer_map(arrived.body())))
+            notice = answer_map(arrived.body())
+            self._noticed(feed, feed.following.noticed(notice))
+            if notice.get("event") == "channel":
+                self._ready.append(Noticed(notice))
+        elif arrived.op == ERROR_OP:
+            error = error_of(arrived.body())
+            raise ConnectionLost(error.message) if error.retriable else error
         else:
             raise FormatError(f"the daemon sent op 0x{arrived.op:02x} to a subscriber")
         return b""
 
-    def _noticed(self, error: TopicdError | None) -> None:
+    def _noticed(self, feed: F, error: TopicdError | None) -> None:
         if error is None:
             return
+        if isinstance(error, ConsumerHeld):
+            feed.following.cursors.clear()  # somebody else reads on
         if error.retriable:
             raise ConnectionLost(f"the subscription ended: {error.message}")
         self._ready.append(error)
@@ -181,7 +189,7 @@ class Watching(Generic[F]):
     def next_batch(self) -> Batch:
         """Only when `waiting`; raises what went wrong at this place."""
         found = self._ready.popleft()
-        if isinstance(found, TopicdError):
+        if isinstance(found, TopicdError | Noticed):
             raise found
         self._in_hand = found
         return found.batch
@@ -207,9 +215,5 @@ class Watching(Generic[F]):
         return next(self._records, None)
 
     def shall_yield(self, gap: Gap) -> bool:
-        if self._on_gap == "raise":
-            raise RecordsMissed(gap)
-        if self._on_gap == "yield":
-            return True
-        self._on_gap(gap)
-        return False
+        self.told_to = gap.last_seq
+        return shall_yield(self._on_gap, gap)

@@ -76,7 +76,7 @@ class CommitLog:
         return True
 
     def _read_page(self) -> bool:
-        page = self._client.read(self.topic, self._read_to, limit=FETCH_RECORDS_MAX, max_bytes=FETCH_BYTES_MAX)
+        page = self._client.fetch(self.topic, self._read_to, limit=FETCH_RECORDS_MAX, max_bytes=FETCH_BYTES_MAX)
         for record in page:
             self._parts.append(record)
             if len(self._parts) == _number(record, "parts"):

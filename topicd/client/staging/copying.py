@@ -63,7 +63,7 @@ class StageReader:
     def _pages(self, piece: Piece) -> Iterator[Batch]:
         at = piece.from_seq
         while True:
-            page = self._client.read(self._stage, at, limit=piece.records, max_bytes=FETCH_BYTES_MAX)
+            page = self._client.fetch(self._stage, at, limit=piece.records, max_bytes=FETCH_BYTES_MAX)
             yield page
             at = page.next_from_seq
 

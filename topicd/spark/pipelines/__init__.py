@@ -12,4 +12,5 @@ PIPELINES = {
     "dedup": "Repeated records: a report, a plan, and deletes as far as the daemon has them.",
     "fsck": "Every frame of every segment of a data directory, verified in parallel.",
     "loss-audit": "Seqs that are neither live nor deleted nor reported as removed: there must be none.",
+    "membership-audit": "Members of channels by their files and by the daemon: they must be the same.",
 }

@@ -95,7 +95,7 @@ def _marked(session: SparkSession, options: Options, states: dict[str, TopicStat
         .schema("topic string, seq bigint, tag string, data binary")
         .options(**place.source_options(options.place))
         .option("topics", ",".join(states))
-        .option("endingOffsets", json.dumps({name: state.head_seq + 1 for name, state in states.items()}))
+        .option("endingOffsets", json.dumps({name: state.settled_seq + 1 for name, state in states.items()}))
         .load()
     ).select(
         "topic",
@@ -168,7 +168,7 @@ def write_plan(options: Options, states: dict[str, TopicState], marked: DataFram
 
 
 def _plan_lines(options: Options, states: dict[str, TopicState], groups: DataFrame) -> Iterator[dict[str, Any]]:
-    topics = {name: {"topic_id": state.topic_id, "head_seq": state.head_seq} for name, state in states.items()}
+    topics = {name: {"topic_id": state.topic_id, "head_seq": state.settled_seq} for name, state in states.items()}
     yield {"kind": "topicd-dedup-plan", "version": 1, "by": options.by, "keep": options.keep, "topics": topics}
     for row in groups.toLocalIterator():
         yield row.asDict()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from topicd.client.blocking.client import Client
 from topicd.client.staging.names import create_internal
 from topicd.errors import FormatError, TopicNotFound
-from topicd.limits import LASTING
+from topicd.limits import SCATTERED
 
 JOURNAL = "topicd.restores"  # one of topicd's own topics: lists and patterns pass over it
 
@@ -42,7 +42,7 @@ class Journal:
         at, entries = 0, 0
         while True:
             try:
-                page = self._client.read(self._journal, at, match=self._tag)
+                page = self._client.fetch(self._journal, at, match=self._tag)
             except TopicNotFound:
                 return None
             for record in page:
@@ -81,4 +81,4 @@ def digest(*parts: str) -> bytes:
 
 def producer_id(topic_id: int, source: str, file: str) -> int:
     """The same for the same file in every run; never 0, which means "no idempotency", nor one of those that last."""
-    return int.from_bytes(digest(str(topic_id), source, file)[:8], "little") % LASTING or 1
+    return int.from_bytes(digest(str(topic_id), source, file)[:8], "little") % SCATTERED or 1

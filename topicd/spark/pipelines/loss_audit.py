@@ -21,7 +21,7 @@ from topicd.spark import connection
 from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import place
 from topicd.spark.pipelines.report import Progress, Report, no_progress
-from topicd.spark.pipelines.session import LazySpark
+from topicd.spark.pipelines.session import LazySpark, run_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,10 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
         report.rows = [{"topic": state.topic, "head_seq": state.head_seq} for state in before]
         report.summary = f"would ask for {sum(state.head_seq for state in before):,} seqs of {len(before)} topics"
         return report
-    seen = spark.run("loss-audit", lambda session: _look(session, options, tiles), progress) if tiles else []
+    if spark.is_needless(sum(state.head_seq for state in before), sum(state.bytes for state in before)):
+        seen = run_here("loss-audit", tiles, lambda tile: look(client, tile), progress)
+    else:
+        seen = spark.run("loss-audit", lambda session: _look(session, options, tiles), progress) if tiles else []
     for state in before:
         mine = [one for one in seen if one.topic == state.topic]
         _account(report, state, client.state(state.topic, touch=False), mine)
@@ -106,7 +109,7 @@ def look(client: Client, tile: Tile) -> Seen:
     while at < tile.up_to:
         wanted = min(FETCH_RECORDS_MAX, tile.up_to - at)
         try:
-            page = client.read(
+            page = client.fetch(
                 tile.topic, at, limit=wanted, max_bytes=FETCH_BYTES_MAX, metadata_only=True, epoch=tile.topic_id
             )
         except StorageCorrupt as exc:

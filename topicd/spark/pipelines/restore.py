@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from topicd.client.blocking.client import Client
 from topicd.client.blocking.numbered_writer import NumberedWriter, open_topic
@@ -187,14 +187,16 @@ def _opened(client: Client, options: Options, topic: str, sources: list[Source])
         try:
             client.state(topic, touch=False)
         except TopicNotFound:
-            client.configure(topic, **{name: value for name, value in sources[-1].config if name not in RETENTION})
+            kept: Any = {name: value for name, value in sources[-1].config if name not in RETENTION}
+            client.configure(topic, **kept)
     return open_topic(client, topic)
 
 
 def _limit(client: Client, options: Options, job: Job) -> None:
     """What removes records comes last: the cap of a topic may be smaller than a batch."""
     if options.with_config:
-        client.configure(job.topic, **{name: value for name, value in job.sources[-1].config if name in RETENTION})
+        limits: Any = {name: value for name, value in job.sources[-1].config if name in RETENTION}
+        client.configure(job.topic, **limits)
 
 
 def _journal(client: Client, options: Options, topic: str, topic_id: int, source: Source) -> Journal:

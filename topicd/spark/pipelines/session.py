@@ -7,13 +7,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from topicd import errors
 from topicd.errors import TopicdError
+from topicd.limits import MIB
 from topicd.spark.pipelines.report import Progress, no_progress
 from topicd.spark.python import python_for_spark
 
@@ -22,7 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
+# What this process does sooner than Spark starts, on any machine.
+SMALL_RECORDS = 200_000
+SMALL_BYTES = 64 * MIB
 DEFAULT_MASTER = "local[*]"
 JAVA_RULE = "Spark needs Java 17 or newer; set JAVA_HOME or put java into PATH"
 DEBUG_ENV = "TOPICCTL_DEBUG"
@@ -91,6 +97,18 @@ class LazySpark:
             # On one machine most of 200 tasks have nothing to do and each costs its start.
             made.conf.set(SHUFFLE, str(max(2, made.sparkContext.defaultParallelism)))
         return made
+
+    def is_needless(self, records: int, size: int) -> bool:
+        """Is so much done before Spark has started? Not if somebody said where Spark runs, or it runs already."""
+        asked = self._master is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+        return not asked and records <= SMALL_RECORDS and size <= SMALL_BYTES and not self._runs()
+
+    def _runs(self) -> bool:
+        if self._session is None and "pyspark.sql" in sys.modules:
+            from pyspark.sql import SparkSession
+
+            return SparkSession.getActiveSession() is not None
+        return self._session is not None
 
     def run(self, label: str, job: Callable[[SparkSession], T], progress: Progress = no_progress) -> T:
         """The job's result; its failure as an error of ours."""
@@ -168,6 +186,20 @@ def check_java(environ: dict[str, str] | os._Environ[str]) -> None:
             raise SparkUnavailable(f"JAVA_HOME is {home}, which has no bin/java. {JAVA_RULE}")
     elif shutil.which("java", path=environ.get("PATH")) is None:
         raise SparkUnavailable(f"Java is not installed. {JAVA_RULE}")
+
+
+def run_here(label: str, items: Sequence[Item], task: Callable[[Item], T], progress: Progress) -> list[T]:
+    """The tasks of a small job, one after the other, without Spark."""
+    found: list[T] = []
+    try:
+        for item in items:
+            found.append(task(item))
+            progress(label, len(found), len(items))
+    except TopicdError:
+        raise
+    except Exception as exc:
+        raise JobFailed(f"{label} failed: {type(exc).__name__}: {first_line(exc)}") from exc
+    return found
 
 
 def explained(exc: Exception) -> TopicdError:

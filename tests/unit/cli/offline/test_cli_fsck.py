@@ -13,9 +13,12 @@ from click.testing import Result
 
 from tests.unit.cli.datadir import Built, create_frame, frames
 from tests.unit.cli.kit import run
+from topicd.channel import ChannelConfig, ChannelState
 from topicd.disk.datadir import take_lock
 from topicd.frames import core
 from topicd.model import TagMatch
+from topicd.shards.delivery.channels.store import ChannelStore
+from topicd.shards.delivery.channels.tallies import Tallies
 from topicd.shards.storage.segment import tags
 from topicd.shards.storage.segment.load import load_segments
 from topicd.shards.storage.segment.reader import SegmentReader
@@ -314,3 +317,25 @@ def test_a_directory_in_use_is_refused(stored: Built) -> None:
     assert done.exit_code == 5
     assert f"pid {os.getpid()}" in done.stderr and "stop the daemon first" in done.stderr
     assert fsck(stored).exit_code == 0
+
+
+def test_channels_that_cannot_be_read_are_named(stored: Built) -> None:
+    data, fs = stored.data, stored.fs
+    store = ChannelStore(fs, data, Tallies())
+    kept = ChannelConfig(persist=True)
+    hashes = [store.save(ChannelState(name, config=kept, type=kind, log="a")).hash for name, kind in CHANNELS]
+    store.save_cursor(hashes[2], 5)
+    assert findings(fsck(stored, "--json")) == []
+    bad = store.metadata(hashes[1])
+    bad.write_bytes(bad.read_bytes()[:-1] + b"?")
+    store.cursor(hashes[2]).write_bytes(b"short")
+    (data.channels / ("e" * 64)).mkdir()
+    (data.channels / hashes[0] / "notes.txt").write_text("whose?")
+    done = fsck(stored, "--json")
+    assert {finding["path"] for finding in findings(done)} == {str(bad), str(store.cursor(hashes[2]))}
+    assert [finding["path"] for finding in findings(done, "note")] == [str(data.channels / ("e" * 64))]
+    assert [finding["path"] for finding in findings(done, "unknown")] == [str(data.channels / hashes[0] / "notes.txt")]
+    assert json.loads(done.stdout)["channels"] == 4
+
+
+CHANNELS = [("good", "pubsub"), ("bad", "pubsub"), ("queue", "fifo")]

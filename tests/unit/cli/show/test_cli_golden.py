@@ -44,6 +44,14 @@ def test_tables_of_the_daemon(ctl: Ctl, server: FakeServer, verb: str, name: str
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_pressure(ctl: Ctl, server: FakeServer, width: int) -> None:
+    answer_status(server, status())
+    text = ctl("status", "--pressure", env={"COLUMNS": str(width)}).stdout
+    assert max(map(len, text.splitlines())) <= width
+    compare_with_golden(f"status-pressure-{width}", text)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_topics_and_consumers(ctl: Ctl, server: FakeServer, width: int) -> None:
     long = "a." + "very-" * 30 + "long-name"
     with topicd.connect(server.path) as client:

@@ -11,7 +11,7 @@ from tests.support.fakeserver import FakeServer
 from tests.unit.cli.kit import Ctl, answer_status
 from tests.unit.cli.samples import dlv, process, status, troubled, wal
 from topicd import metrics
-from topicd.cli.show.rates import process_rates, quantile, totals
+from topicd.cli.show.rates import process_rates, quantile, topic_rates, totals
 from topicd.shards.wal.histogram import BOUNDS_S
 
 
@@ -28,7 +28,7 @@ def test_status_is_0_when_all_serves_and_1_when_not(ctl: Ctl, server: FakeServer
 
 def test_status_json_is_what_the_daemon_said(ctl: Ctl, server: FakeServer) -> None:
     answer_status(server, status())
-    assert json.loads(ctl("status", "--json").stdout) == status()
+    assert json.loads(ctl("status", "--json").stdout) == {**status(), "queues": []}
 
 
 def test_a_failed_daemon_says_why(ctl: Ctl, server: FakeServer) -> None:
@@ -137,7 +137,7 @@ def test_metrics_are_prometheus_text(ctl: Ctl, server: FakeServer) -> None:
     assert 'topicd_ring_used_bytes{wal="01",dlv="00"} 1048576\n' in text
     assert 'topicd_process_cpu_ratio{process="wal-00"} 0.324\n' in text
     assert 'topicd_loop_lag_seconds{shard="00"} 0.00125\n' in text
-    assert 'topicd_serving{instance="a81da7fa167af8c2"} 1\n' in text
+    assert 'topicd_serving{run="a81da7fa167af8c2"} 1\n' in text
 
 
 def test_each_metric_has_one_head_before_its_lines() -> None:
@@ -168,14 +168,14 @@ def test_bounds_are_those_of_the_wal_shards() -> None:
 
 def test_metrics_of_a_daemon_in_trouble() -> None:
     text = metrics.render(troubled())
-    assert 'topicd_serving{instance="a81da7fa167af8c2"} 0\n' in text
+    assert 'topicd_serving{run="a81da7fa167af8c2"} 0\n' in text
     assert 'topicd_process_recovered_ratio{process="dlv-00"} 0.42\n' in text
     assert 'topicd_wal_read_only_errno{shard="00"} 28\n' in text
 
 
 def test_labels_are_escaped() -> None:
     text = metrics.render(status(instance='a"\\\n', processes=[process("wal-00", 1), wal(1, 10, sync_histogram=[1])]))
-    assert 'instance="a\\"\\\\\\n"' in text
+    assert 'run="a\\"\\\\\\n"' in text
     assert "wal_sync_seconds" not in text  # buckets we do not know are left out
 
 
@@ -207,3 +207,25 @@ def test_bench_says_which_tests_there_are(ctl: Ctl, server: FakeServer) -> None:
     done = ctl("bench", "--only", "A,X")
     assert done.exit_code == 2
     assert "tests are A, B, C, D, E, not X" in done.stderr
+
+
+def test_status_of_the_pressure(ctl: Ctl, server: FakeServer) -> None:
+    answer_status(server, status())
+    assert "pressure" in ctl("status").stdout
+    assert "0.31 (gather)" in ctl("status", "--pressure").stdout
+    assert json.loads(ctl("status", "--pressure", "--json").stdout) == status()["pressure"]
+
+
+@pytest.mark.parametrize("value", ["2", "-0.1", "much", "nan"])
+def test_a_pressure_that_is_none_is_refused(ctl: Ctl, value: str) -> None:
+    done = ctl("debug", "pressure", "--", value)
+    assert done.exit_code == 2
+    assert "from 0 to 1, or off" in done.stderr
+
+
+def test_topics_that_grow_fastest_come_first() -> None:
+    found = topic_rates(status(0), status(2))
+    assert [(topic.name, topic.records_s, topic.priority) for topic in found][:2] == [
+        ("orders-0", 25_000, 500),
+        ("orders-1", 25_000, 500),
+    ]

@@ -61,7 +61,7 @@ def test_create_refuses_a_topic_that_exists(ctl: Ctl, client: topicd.Client) -> 
 
 def test_config_shows_and_changes(ctl: Ctl, client: topicd.Client, server: FakeServer) -> None:
     assert json.loads(ctl("topic", "config", "orders", "--json").stdout)["config"]["ttl_ms"] == 0
-    assert "ttl_ms                 5000\n" in ctl("topic", "config", "orders", "ttl_ms=5000").stdout
+    assert "ttl_ms                 5000 (5s)\n" in ctl("topic", "config", "orders", "ttl_ms=5000").stdout
     assert server.topics["orders"].config.ttl_ms == 5000
 
 
@@ -74,7 +74,8 @@ def test_config_of_a_missing_topic_creates_nothing(ctl: Ctl, client: topicd.Clie
 @pytest.mark.parametrize(
     ("pair", "says"),
     [
-        ("ttl=5", "did you mean ttl_ms?"),
+        ("tll=5", "did you mean ttl"),
+        ("ttl=soon", "must be milliseconds or a time like"),
         ("durability=platinum", "must be one of"),
         ("cap_records=many", "must be a whole number"),
         ("cap_bytes=1furlong", "must be bytes or a size"),

@@ -58,7 +58,7 @@ def test_publish_and_read(run: Run[Any], server: FakeServer) -> None:
         assert await client.publish("t", {"n": 1}, tag="x", node="n", meta={"m": 1}) == 2
         assert [await client.publish("t", "k", key="once") for _ in range(3)] == [3, 3, 3]
         assert await client.publish_soon("t", b"soon") == 4
-        found = await client.read("t", 1)
+        found = await client.fetch("t", 1)
         assert found.payloads() == [b'{"n":1}', b"k", b"soon"]
         assert (found[0].tag, found[0].meta) == ("x", {"m": 1})
         stored = await client.publish_many("t", numbers(20_005))
@@ -89,7 +89,7 @@ def test_the_rest_of_the_operations(run: Run[Any]) -> None:
         with pytest.raises(TopicNotFound):
             await client.state("t0")
         with pytest.raises(TopicNotFound):
-            await client.read("t0")
+            await client.fetch("t0")
         assert await client.publish("t0", b"anew") == 1
         assert await client.ping() >= 0
         assert await client.status() == {}
@@ -152,7 +152,7 @@ def test_restarts_with_other_shards_are_followed(run: Run[Any], server: FakeServ
             await asyncio.sleep(0)
             await loop.run_in_executor(None, server.restart, shards)
             await pending
-            assert len((await client.read("t0")).payloads()) == 10 * (round_ + 1)
+            assert len((await client.fetch("t0")).payloads()) == 10 * (round_ + 1)
 
     run(work)
     for topic in range(7):
@@ -169,11 +169,11 @@ def test_hostile_bytes_are_a_clear_error(run: Run[Any], server: FakeServer, op: 
             if op == Op.APPEND:
                 await client.publish("t", b"y")
             elif op == Op.FETCH:
-                await client.read("t")
+                await client.fetch("t")
             else:
                 await client.state("t")
         server.fault = lambda r: None
-        assert (await client.read("t")).payloads() == [b"x"]
+        assert (await client.fetch("t")).payloads() == [b"x"]
 
     run(work)
 
@@ -265,7 +265,7 @@ def test_watch_gaps(run: Run[Any]) -> None:
     async def work(client: topicd.aio.AsyncClient) -> None:
         await client.configure("t", cap_records=3)
         await client.publish_many("t", numbers(10))
-        async with await client.watch("t", start=2) as watch:
+        async with await client.watch("t", start=2, gaps=True) as watch:
             gap = await anext(watch)
             assert isinstance(gap, topicd.Gap)
             assert (gap.first_seq, gap.last_seq) == (3, 7)

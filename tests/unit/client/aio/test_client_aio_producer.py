@@ -99,7 +99,7 @@ def test_labels_serialisers_and_lists_keep_their_place(run: Run[Any], server: Fa
             assert await sent.seqs() == [3, 4]
             await producer.flush()
             assert last.seq == 5
-        found = (await client.read("t")).records
+        found = (await client.fetch("t")).records
         assert [(r.tag, r.node, r.meta) for r in found] == [
             (None, None, {}),
             ("x", "n", {"m": 1}),

@@ -46,14 +46,14 @@ def test_msgpack_on_request(server: FakeServer) -> None:
     with topicd.connect(server.path, serializer="msgpack") as client:
         client.publish("t", {"a": 1})
         client.publish("t", b"as it is")
-        records = client.read("t").records
+        records = client.fetch("t").records
     assert records[0].msgpack() == {"a": 1}
     assert records[1].data == b"as it is"
 
 
 def test_a_record_keeps_its_labels(client: topicd.Client) -> None:
     client.publish("t", {"n": 1}, tag="x/y", node="host-1", meta={"trace": "abc", "n": 2})
-    (record,) = client.read("t")
+    (record,) = client.fetch("t")
     assert (record.topic, record.seq, record.tag, record.node) == ("t", 1, "x/y", "host-1")
     assert record.meta == {"trace": "abc", "n": 2}
     assert record.json() == {"n": 1}
@@ -66,7 +66,7 @@ def test_node_of_the_client_is_the_default(server: FakeServer) -> None:
         client.publish("t", b"1")
         client.publish("t", b"2", node="other")
         client.publish_many("t", [b"3", topicd.Record(b"4", node="third")])
-        assert [r.node for r in client.read("t")] == ["me", "other", "me", "third"]
+        assert [r.node for r in client.fetch("t")] == ["me", "other", "me", "third"]
 
 
 def test_a_key_is_stored_once(client: topicd.Client, server: FakeServer) -> None:
@@ -80,7 +80,7 @@ def test_publish_many_takes_any_mixture(client: topicd.Client) -> None:
         "t", [b"1", "2", {"n": 3}, (b"4", "tag"), (5, None, "node", {"m": 1}), topicd.Record("6", tag="six")]
     )
     assert (stored.first_seq, stored.last_seq, stored.count, stored.deduped) == (1, 6, 6, False)
-    found = client.read("t").records
+    found = client.fetch("t").records
     assert [r.data for r in found] == [b"1", b"2", b'{"n":3}', b"4", b"5", b"6"]
     assert [(r.tag, r.node, r.meta) for r in found[3:]] == [
         ("tag", None, {}),
@@ -104,7 +104,7 @@ def test_the_daemon_says_where_its_time_went_when_asked(client: topicd.Client) -
 
 def test_columns_hold_what_records_hold(client: topicd.Client) -> None:
     client.publish_many("t", [(b"a", "x", None, {"m": 1}), (b"bc", None, "n")])
-    batch = client.read("t")
+    batch = client.fetch("t")
     columns = batch.columns()
     assert (columns.count, columns.data, columns.tag, columns.node) == (2, b"abc", b"x", b"n")
     arrow = pytest.importorskip("pyarrow")
@@ -150,9 +150,9 @@ def test_a_list_stops_at_the_batch_that_is_refused(client: topicd.Client, server
         (lambda c: c.publish_many("t", []), InvalidRequest),
         (lambda c: c.publish_many("t", [b"ok", (1, 2, 3, 4, 5)]), InvalidRequest),
         (lambda c: c.publish_many("t", [b"ok"] * 10_000 + [b"x" * (MAX_DATA_AND_META + 1)]), RecordTooLarge),
-        (lambda c: c.read("t", -1), InvalidRequest),
-        (lambda c: c.read("t", limit=-1), InvalidRequest),
-        (lambda c: c.read("t", match="a*b*"), InvalidRequest),
+        (lambda c: c.fetch("t", -1), InvalidRequest),
+        (lambda c: c.fetch("t", limit=-1), InvalidRequest),
+        (lambda c: c.fetch("t", match="a*b*"), InvalidRequest),
         (lambda c: c.watch([]), InvalidRequest),
         (lambda c: c.watch(["a*", "b"]), InvalidRequest),
         (lambda c: c.watch("t", start="yesterday"), InvalidRequest),
@@ -179,10 +179,10 @@ def test_what_is_wrong_is_refused_before_anything_is_sent(
 
 def test_read_says_where_it_stands(client: topicd.Client) -> None:
     client.publish_many("t", [b"%d" % n for n in range(10)])
-    first = client.read("t", limit=4)
+    first = client.fetch("t", limit=4)
     assert first.payloads() == [b"0", b"1", b"2", b"3"]
     assert (first.next_from_seq, first.head_seq, first.earliest_seq, first.caught_up, first.lag) == (4, 10, 1, False, 6)
-    rest = client.read("t", first.next_from_seq)
+    rest = client.fetch("t", first.next_from_seq)
     assert (len(rest), rest.caught_up, rest.lag) == (6, True, 0)
     assert rest.data[2] == b"6"
     assert rest[2].seq == 7
@@ -191,18 +191,18 @@ def test_read_says_where_it_stands(client: topicd.Client) -> None:
 def test_read_filters_by_tag_node_and_time(client: topicd.Client) -> None:
     for n in range(6):
         client.publish("t", b"%d" % n, tag=f"{'ab'[n % 2]}{n}", node=f"n{n % 3}")
-    assert client.read("t", match="a*").payloads() == [b"0", b"2", b"4"]
-    assert client.read("t", match="b3").payloads() == [b"3"]
-    assert client.read("t", match=topicd.TagMatch(b"b", prefix=True)).payloads() == [b"1", b"3", b"5"]
-    assert client.read("t", nodes=["n0", "n1"]).payloads() == [b"2", b"5"]
-    moment = client.read("t")[4].time
-    assert client.read("t", from_time=moment).payloads() == [b"4", b"5"]
+    assert client.fetch("t", match="a*").payloads() == [b"0", b"2", b"4"]
+    assert client.fetch("t", match="b3").payloads() == [b"3"]
+    assert client.fetch("t", match=topicd.TagMatch(b"b", prefix=True)).payloads() == [b"1", b"3", b"5"]
+    assert client.fetch("t", exclude_nodes=["n0", "n1"]).payloads() == [b"2", b"5"]
+    moment = client.fetch("t")[4].time
+    assert client.fetch("t", from_time=moment).payloads() == [b"4", b"5"]
 
 
 def test_a_trimmed_topic_gives_a_tombstone(client: topicd.Client) -> None:
     client.configure("t", cap_records=3)
     client.publish_many("t", [b"%d" % n for n in range(10)])
-    found = client.read("t", 2)
+    found = client.fetch("t", 2)
     assert found.tombstone is not None
     assert (found.tombstone.gap_from, found.tombstone.gap_to, found.tombstone.reason) == (3, 7, "cap")
     assert found.payloads() == [b"7", b"8", b"9"]
@@ -211,13 +211,13 @@ def test_a_trimmed_topic_gives_a_tombstone(client: topicd.Client) -> None:
 def test_a_large_answer_survives_later_reads(client: topicd.Client) -> None:
     datas = [bytes([n]) * 50_000 for n in range(12)]
     client.publish_many("t", datas)
-    results = [client.read("t", n * 4, limit=4, max_bytes=MIB) for n in range(3)]
+    results = [client.fetch("t", n * 4, limit=4, max_bytes=MIB) for n in range(3)]
     assert [p for r in results for p in r.payloads()] == datas
 
 
 def test_an_unknown_topic_is_not_made_by_reading(client: topicd.Client, server: FakeServer) -> None:
     with pytest.raises(TopicNotFound):
-        client.read("nothing")
+        client.fetch("nothing")
     with pytest.raises(TopicNotFound):
         client.state("nothing")
     assert server.topics == {}
@@ -227,10 +227,10 @@ def test_a_topic_made_anew_is_found_under_its_new_id(client: topicd.Client) -> N
     client.publish("t", b"old")
     client.delete_topic("t")
     assert client.publish("t", b"new") == 1
-    assert client.read("t").payloads() == [b"new"]
+    assert client.fetch("t").payloads() == [b"new"]
     client.delete_topic("t")
     with pytest.raises(TopicNotFound):
-        client.read("t")
+        client.fetch("t")
 
 
 # ---- topics ----

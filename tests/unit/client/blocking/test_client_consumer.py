@@ -124,7 +124,7 @@ def test_gaps_are_events_and_need_no_acknowledgement(client: topicd.Client) -> N
         take(consumer, 1)
         consumer.ack()
     client.publish_many("t", numbers(1, 6))
-    with client.consumer("t", "c", auto_ack=False) as consumer:
+    with client.consumer("t", "c", auto_ack=False, gaps=True) as consumer:
         gap = next(consumer)
         assert isinstance(gap, topicd.Gap)
         assert (gap.first_seq, gap.last_seq) == (2, 4)

@@ -33,7 +33,7 @@ def test_parent_and_child_go_on_with_the_same_client(client: topicd.Client, serv
     client.publish("t", b"1")
 
     def work() -> bool:
-        return client.publish("t", b"2") == 2 and client.read("t").payloads() == [b"1", b"2"]
+        return client.publish("t", b"2") == 2 and client.fetch("t").payloads() == [b"1", b"2"]
 
     assert in_child(work)
     assert client.publish("t", b"3") == 3

@@ -82,7 +82,7 @@ def test_labels_and_serialisers(client: topicd.Client) -> None:
         producer.send("t", b"plain too")
         producer.send_many("t", [b"1", ({"b": 2}, "y")], node="many")
         producer.flush()
-    found = client.read("t").records
+    found = client.fetch("t").records
     assert [(r.tag, r.node, r.meta) for r in found] == [
         (None, None, {}),
         ("x", "n", {"m": 1}),
@@ -320,8 +320,10 @@ def test_what_is_sent_while_a_producer_closes_has_an_outcome(client: topicd.Clie
         late.append(producer.send("t", b"too late"))
 
     producer.flush = flush_and_send  # type: ignore[method-assign]
-    producer.close()
+    with pytest.raises(ConnectionLost, match="1 record was not acknowledged"):
+        producer.close()
     assert isinstance(late[0].exception(5), ConnectionLost)
+    assert [record.data for record in producer.not_stored()] == [b"too late"]
 
 
 def test_a_closed_producer_says_so(client: topicd.Client) -> None:

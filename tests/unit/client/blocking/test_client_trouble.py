@@ -65,7 +65,7 @@ def test_a_key_used_by_somebody_else_does_not_confuse_the_numbers(client: topicd
 def test_a_cut_read_is_repeated(client: topicd.Client, server: FakeServer, fault: str) -> None:
     client.publish("t", b"a")
     server.fault = first_time(Op.FETCH, fault)  # type: ignore[assignment]
-    assert client.read("t").payloads() == [b"a"]
+    assert client.fetch("t").payloads() == [b"a"]
 
 
 @pytest.mark.parametrize("error", [NotReady("recovering"), Throttled("full", retry_after_ms=5)])
@@ -91,7 +91,7 @@ def test_the_timeout_counts_from_the_beginning(server: FakeServer, op: int) -> N
     """A daemon that is silent is not waited for twice, and a read that may wait for long makes no publish do so."""
     with topicd.connect(server.path, timeout=5) as client:
         client.publish("t", b"x")
-        client.read("t", wait=30)
+        client.fetch("t", wait=30)
         server.fault = lambda r: b"" if r.op == op else None
         client._caller.timeout = 0.5
         began = time.monotonic()
@@ -121,7 +121,7 @@ def test_a_restart_with_other_shards_is_followed(client: topicd.Client, server: 
         for n in range(10):
             client.publish(f"t{n}", b"%d" % shards)
     for n in range(10):
-        assert client.read(f"t{n}").payloads() == [b"before", b"5", b"1", b"3"]
+        assert client.fetch(f"t{n}").payloads() == [b"before", b"5", b"1", b"3"]
     assert len(list(client.topics())) == 10
 
 
@@ -149,14 +149,14 @@ def test_hostile_bytes_are_a_clear_error(client: topicd.Client, server: FakeServ
     name = "known" if op != Op.OPEN else "unknown"
     calls: dict[int, Callable[[], object]] = {
         Op.APPEND: lambda: client.publish(name, b"y"),
-        Op.FETCH: lambda: client.read(name),
+        Op.FETCH: lambda: client.fetch(name),
         Op.STATE: lambda: client.state(name),
         Op.OPEN: lambda: client.publish(name, b"y"),
     }
     with pytest.raises((FormatError, ConnectionLost)):
         calls[op]()
     server.fault = lambda r: None
-    assert client.read("known").payloads() == [b"x"]
+    assert client.fetch("known").payloads() == [b"x"]
 
 
 def test_frames_that_are_malformed_are_a_clear_error(client: topicd.Client, server: FakeServer) -> None:
@@ -164,7 +164,7 @@ def test_frames_that_are_malformed_are_a_clear_error(client: topicd.Client, serv
     stored = server.topics["t"].records[0]
     server.topics["t"].records[0] = stored._replace(frame=stored.frame[:20] + b"\xff" * 100)
     with pytest.raises(FormatError, match="malformed"):
-        client.read("t").payloads()
+        client.fetch("t").payloads()
 
 
 def test_threads_publish_side_by_side_without_losing_anything(client: topicd.Client, server: FakeServer) -> None:
@@ -189,6 +189,6 @@ def test_a_closed_client_says_so(server: FakeServer) -> None:
     client.publish("t", b"x")
     client.close()
     client.close()
-    for call in (lambda: client.publish("t", b"x"), lambda: client.read("t"), lambda: client.watch("t")):
+    for call in (lambda: client.publish("t", b"x"), lambda: client.fetch("t"), lambda: client.watch("t")):
         with pytest.raises(InvalidRequest, match="closed"):
             call()

@@ -101,7 +101,7 @@ def test_they_are_listed_by_name(line: Line) -> None:
         ask(line, Op.CONSUMER_OPEN, name)
     rows = line.ask(Op.CONSUMER_LIST, topic="orders")["consumers"]
     assert [row["name"] for row in rows] == ["a", "b"]
-    assert set(rows[0]) == {"name", "acked_seq", "head_seq", "lag", "updated_ts", "topic_id"}
+    assert set(rows[0]) == {"name", "acked_seq", "head_seq", "lag", "updated_ts", "topic_id", "holder"}
 
 
 def test_their_number_is_bounded(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.delivery.desk import Desk, Line
-from topicd.errors import Conflict, Forbidden, InvalidRequest, TopicNotFound
+from topicd.errors import Conflict, Forbidden, InvalidRequest, StorageFailed, TopicNotFound
 from topicd.ipc.protocol.messages import Op
 from topicd.tokens import Rights
 
@@ -101,3 +101,28 @@ def test_deleting_is_final_and_if_empty_minds_records(desk: Desk, line: Line) ->
     for op in (Op.DELETE_TOPIC, Op.STATE):
         with pytest.raises(TopicNotFound):
             line.ask(op, topic="orders")
+
+
+def test_a_sync_is_answered_when_the_disk_has_everything(desk: Desk, line: Line) -> None:
+    topic = desk.topic(durability="disk")
+    desk.append(topic, [b"a", b"b"])
+    desk.parts.turn.end()
+    desk.wal.write()
+    desk.parts.turn.doorbell()
+    asked = line.send(Op.SYNC_TOPIC, {"topic": "orders"})
+    assert line.answers == []
+    assert line.result(asked).map() == {"topic_id": topic.id, "head_seq": 2}
+    desk.append(topic, [b"c"])
+    desk.parts.turn.end()
+    asked = line.send(Op.SYNC_TOPIC, {"topic": "orders"})
+    desk.fail_wal(5)
+    with pytest.raises(StorageFailed):
+        line.result(asked)
+    with pytest.raises(TopicNotFound):
+        line.ask(Op.SYNC_TOPIC, topic="other")
+
+
+def test_a_sync_of_what_is_never_stored_is_answered_at_once(desk: Desk, line: Line) -> None:
+    desk.write(desk.topic(durability="ephemeral"), [b"a"])
+    line.send(Op.SYNC_TOPIC, {"topic": "orders"})
+    assert [answer.map()["head_seq"] for answer in line.answers] == [1]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.delivery.desk import Desk
 from topicd.ipc.protocol.messages import Op
-from topicd.shards.delivery.reading.patterns import covers
+from topicd.patterns import covers
 from topicd.tokens import Rights
 
 
@@ -17,7 +17,16 @@ from topicd.tokens import Rights
         ("orders.*", "orders.eu", True),
         ("orders.*", "orders", False),
         ("Orders*", "orders", False),
-        ("o?ders", "orders", True),
+        ("o?ders", "orders", False),
+        ("orders.*", "orders.eu.north", True),  # a beginning
+        ("orders.>", "orders.eu.north", True),
+        ("orders.>", "orders", False),
+        ("orders.*.north", "orders.eu.north", True),
+        ("orders.*.north", "orders.eu.far.north", False),
+        ("*.eu.*", "orders.eu.north", True),
+        ("*.eu.*", "orders.eu.far.north", False),
+        (">", "orders.eu", True),
+        (">", "topicd.stage", False),
         ("*", "topicd.stage", False),
         ("?opicd.*", "topicd.stage", False),
         ("topicd.*", "topicd.stage", True),

@@ -169,3 +169,48 @@ def test_who_is_pushed_counts_as_a_reader(desk: Desk, line: Line, topic: Topic) 
     assert topic.last_read_ms == 0
     desk.write(topic, [b"x"])
     assert topic.last_read_ms == desk.clock.now_ms()
+
+
+def test_topics_of_one_subscription_take_turns(
+    desk: Desk, line: Line, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long catch-up of one does not keep the other waiting until it is over."""
+    monkeypatch.setattr(subscriptions, "_PUSH_BYTES", 100)
+    other = desk.topic("other", durability="memory")
+    for _ in range(40):
+        desk.write(topic, [bytes(90)])
+    desk.write(other, [b"x"])
+    line.send(Op.SUBSCRIBE, {"topics": [{"topic": topic.name}, {"topic": "other"}]})
+    order = [push.datas()[0] for push in line.take(Op.PUSH)]
+    assert len(order) == 41
+    assert order.index(b"x") == 2
+
+
+def lag(desk: Desk, seconds: int) -> None:
+    for _ in range(seconds):
+        desk.clock.advance(1_000)
+        desk.parts.pushing.tell_lagging(desk.clock.monotonic())
+
+
+def test_one_that_lags_for_five_seconds_is_told_once(desk: Desk, line: Line, topic: Topic) -> None:
+    sub_id = subscribe(line, topic, credit=1)
+    for _ in range(3):
+        desk.write(topic, [bytes(100)])
+    lag(desk, 5)
+    assert line.take(Op.NOTICE) == []
+    lag(desk, 10)
+    [notice] = line.take(Op.NOTICE)
+    expected = {"event": "lagged", "topic": "orders", "topic_id": topic.id, "from_seq": 1, "head_seq": 3}
+    assert notice.map() == expected
+    assert desk.parts.figures.page()["lagging"] == 1
+    grant(line, sub_id, 10_000)
+    assert len(pushed(line)) == 3
+    assert desk.parts.pushing.lagging == {}
+
+
+def test_one_that_leaves_while_it_lags_is_forgotten(desk: Desk, line: Line, topic: Topic) -> None:
+    sub_id = subscribe(line, topic, credit=1)
+    for _ in range(3):
+        desk.write(topic, [bytes(100)])
+    line.send(Op.UNSUBSCRIBE, {"subscription": sub_id})
+    assert desk.parts.pushing.lagging == {}

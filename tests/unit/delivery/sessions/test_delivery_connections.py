@@ -140,3 +140,24 @@ def test_closing_closes_all(desk: Desk) -> None:
     lines = [desk.line() for _ in range(3)]
     desk.parts.connections.close()
     assert all(line.closing for line in lines)
+
+
+def test_one_that_reads_nothing_for_30_s_is_closed_with_a_reason(desk: Desk) -> None:
+    line, other = desk.line(), desk.line()
+    aborted: list[bool] = []
+    line.get_write_buffer_size = lambda: 5_000  # type: ignore[method-assign]
+    line.abort = lambda: aborted.append(True)  # type: ignore[method-assign]
+    line.session.pause_writing()
+    line.answers.clear()
+    for _ in range(31):
+        desk.parts.connections.close_stalled()
+        desk.clock.advance(1_000)
+    assert not line.closing
+    desk.parts.connections.close_stalled()
+    assert line.closing
+    [said] = line.answers
+    assert (said.request_id, said.map()["code"], said.map()["detail"]["limit"]) == (0, "throttled", "outbox_bytes")
+    assert desk.parts.connections.cut_off == 1
+    assert not other.closing
+    desk.parts.connections.close_stalled()
+    assert desk.parts.connections.cut_off == 1

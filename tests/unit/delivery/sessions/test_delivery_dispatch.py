@@ -26,7 +26,18 @@ FIELDS: dict[str, Any] = {
     "first_seq": 1,
     "last_seq": 1,
     "subscription": 1,
+    "topic_id": 1,
+    "source_id": 1,
+    "up_to": 1,
+    "router": "r",
+    "source": "a",
+    "dest": "b",
     "version": 1,
+    "seqs": [1],
+    "node": "w",
+    "lease_ms": 1_000,
+    "work": 1,
+    "schedule": "* * * * *",
 }
 
 

@@ -27,6 +27,7 @@ from topicd.shards.delivery.reading.reading import ReadAnswer
 from topicd.shards.delivery.sessions.outbox import Outbox
 from topicd.shards.delivery.topic.flight import InFlight, Waiter
 from topicd.shards.delivery.writing.durability import Need
+from topicd.shards.delivery.writing.in_flight import AppendEntry
 
 
 @pytest.fixture
@@ -113,16 +114,57 @@ def test_an_append_is_answered_in_one_layout(desk: Desk, line: Line, outbox: Out
 
 
 @pytest.mark.parametrize(
-    ("need", "where"), [(Need.WRITTEN, "wal_append_ms"), (Need.SYNCED, "fsync_ms"), (Need.STORED, "fsync_ms")]
+    ("need", "expected"),
+    [
+        (Need.PLACED, (2000.0, 0.0, 7.0)),
+        (Need.WRITTEN, (0.25, 0.0, 8.5)),
+        (Need.SYNCED, (0.25, 4.0, 8.5)),
+    ],
 )
-def test_the_time_is_that_of_what_was_waited_for(
-    desk: Desk, line: Line, outbox: Outbox, need: Need, where: str
+def test_the_times_are_those_of_the_log_and_of_waiting(
+    desk: Desk, line: Line, outbox: Outbox, need: Need, expected: tuple[float, float, float]
 ) -> None:
+    """What the WAL shard says of the group, and for how long the connection was not read from; told once."""
+    desk.wal.ring.set_write_took(1_500, 250)
+    desk.wal.ring.set_sync_took(4_000)
+    found = AppendEntry(desk.parts.appender._commits, desk.topic(), need, 0)
+    found.started_at = 1.0
     desk.clock.advance(3000)
-    outbox.appended(Waiter(outbox, 9, FLAG_PERFORMANCE, 5, 2), 6, entry(need))
+    outbox.held_ms = 7.0
+    for _ in range(2):
+        outbox.in_flight = 1
+        outbox.appended(Waiter(outbox, 9, FLAG_PERFORMANCE, 5, 2), 6, found)
     outbox.flush()
-    told = performance_map(line.answers[0].body[APPENDED.size :])
-    assert (told["server_total_ms"], told[where], told["wal_append_ms"] + told["fsync_ms"]) == (2000, 2000, 2000)
+    first, second = (performance_map(answer.body[APPENDED.size :]) for answer in line.answers)
+    assert (first["wal_append_ms"], first["fsync_ms"], first["throttle_wait_ms"]) == expected
+    assert first["server_total_ms"] == 2007
+    assert (second["server_total_ms"], second["throttle_wait_ms"]) == (2000, expected[2] - 7)
+
+
+def test_an_answer_that_is_a_map_says_how_long_it_took(desk: Desk, line: Line, outbox: Outbox) -> None:
+    desk.clock.advance(3000)
+    outbox.held_ms = 7.0
+    outbox.answer(Op.DELETE_RECORDS, 1, {"examined": 12}, 1.0)
+    outbox.answer(Op.PING, 2, {})
+    outbox.flush()
+    told, plain = line.answers
+    performance = {"server_total_ms": 2000.0, "throttle_wait_ms": 7.0, "records_scanned": 12}
+    assert (told.flags, told.map()) == (FLAG_PERFORMANCE, {"examined": 12, "performance": performance})
+    assert (plain.flags, plain.map()) == (0, {})
+
+
+def test_one_that_takes_nothing_is_noticed_and_one_that_is_slow_is_not(line: Line, outbox: Outbox) -> None:
+    waiting = [5_000]
+    line.get_write_buffer_size = lambda: waiting[0]  # type: ignore[method-assign]
+    assert outbox.unread_s(0.0) == 0  # it may be written to
+    line.session.pause_writing()
+    found = []
+    for now, left in ((1.0, 5_000), (11.0, 5_000), (12.0, 4_999), (20.0, 4_999), (50.0, 5_100)):
+        waiting[0] = left
+        found.append(outbox.unread_s(now))
+    assert found == [0, 10, 0, 8, 38]
+    line.session.resume_writing()
+    assert outbox.unread_s(51.0) == 0
 
 
 def test_a_retry_is_answered_as_one(line: Line, outbox: Outbox) -> None:

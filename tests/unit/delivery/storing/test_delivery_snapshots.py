@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgpack
 import pytest
 
 from tests.unit.delivery.desk import Desk
@@ -52,9 +53,9 @@ def test_one_that_is_being_deleted_counts_until_its_end_is_stored(
     desk: Desk, topic: Topic, snapshots: Snapshots
 ) -> None:
     desk.parts.catalog.delete(topic, if_empty=False, done=lambda topic, error: None)
-    entries: list[dict[str, Any]] = []
+    entries: list[bytes] = []
     assert list(snapshots._add_topics(entries)) == []
-    assert [entry["name"] for entry in entries] == ["orders"]
+    assert [msgpack.unpackb(entry)["name"] for entry in entries] == ["orders"]
     desk.settle()
     entries = []
     assert list(snapshots._add_topics(entries)) == []

@@ -12,7 +12,7 @@ from topicd.shards.delivery.topic.part import TopicPart
 
 
 def parts() -> list[TopicPart]:
-    return make_topic().parts()
+    return make_topic(type="queue").parts()
 
 
 def test_keys_differ_and_no_frame_belongs_to_two() -> None:
@@ -30,8 +30,8 @@ def test_an_empty_part_survives_a_snapshot() -> None:
 
 
 def test_the_figures_of_all_parts_have_a_metric_each() -> None:
-    """Behind newest seq, records and bytes, which are the topic's own."""
-    assert sum(len(part.figures(0, 1)) for part in parts()) == len(metrics.TOPIC) - 3
+    """Behind newest seq, records, bytes and priority, which are the topic's own."""
+    assert sum(len(part.figures(0, 1)) for part in parts()) == len(metrics.TOPIC) - 4
 
 
 def test_a_part_that_forgets_a_duty_is_noticed() -> None:

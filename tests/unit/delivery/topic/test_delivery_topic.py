@@ -60,13 +60,13 @@ def test_an_internal_topic_stays_internal() -> None:
 
 
 def test_every_part_that_it_names_is_one() -> None:
-    topic = make_topic()
+    topic = make_topic(type="queue")
     assert [getattr(topic, name) for name in topic.PARTS] == topic.parts()
     assert all(isinstance(part, TopicPart) for part in topic.parts())
 
 
 def test_no_part_is_forgotten_in_the_list() -> None:
-    topic = make_topic()
+    topic = make_topic(type="queue")
     assert {name for name, value in vars(topic).items() if isinstance(value, TopicPart)} == set(topic.PARTS)
 
 

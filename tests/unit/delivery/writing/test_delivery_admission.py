@@ -108,11 +108,17 @@ def sized(content: int, count: int = 1) -> int:
     return content + FRAME_OVERHEAD * count
 
 
-def test_one_write_larger_than_the_whole_cap_is_refused(desk: Desk) -> None:
-    topic = desk.topic(cap_records=2, cap_bytes=100)
+def test_one_write_larger_than_all_that_a_rejecting_topic_may_hold_is_refused(desk: Desk) -> None:
+    topic = desk.topic(cap_records=2, cap_bytes=100, discard="reject")
     assert code(desk, topic, sized(100, 2), 2) is None
-    assert code(desk, topic, sized(3, 3), 3) == "invalid_request"
-    assert code(desk, topic, sized(101)) == "invalid_request"
+    assert code(desk, topic, sized(3, 3), 3) == "record_too_large"
+    assert code(desk, topic, sized(101)) == "record_too_large"
+
+
+def test_one_write_larger_than_the_whole_cap_is_taken_where_the_old_goes(desk: Desk) -> None:
+    topic = desk.topic(cap_records=2, cap_bytes=100)
+    assert code(desk, topic, sized(3, 3), 3) is None
+    assert code(desk, topic, sized(101, 1), 1) is None
 
 
 def test_a_topic_that_rejects_is_full_with_what_is_under_way(desk: Desk) -> None:
@@ -139,3 +145,17 @@ def test_a_topic_that_evicts_is_never_full(desk: Desk) -> None:
     topic = desk.topic(cap_records=1)
     desk.write(topic, [b"x"])
     assert code(desk, topic) is None
+
+
+def test_under_full_pressure_a_write_whose_ring_is_full_is_refused(desk: Desk) -> None:
+    topic, ephemeral = desk.topic(durability="disk"), desk.topic("b", durability="ephemeral")
+    desk.append(topic, [bytes(desk.parts.place.settings.ring_bytes - 200)])
+    desk.parts.turn.end()
+    assert code(desk, topic) is None  # there is room in memory, and no pressure
+    desk.parts.board.say(0.96, 0b1111, 0, 0, watching=True)
+    refusal = desk.parts.admission.refusal(topic, 100, 1)
+    assert refusal is not None
+    assert (refusal.code, refusal.detail["limit"], refusal.detail["retry_after_ms"]) == ("throttled", "pressure", 200)
+    assert code(desk, ephemeral) is None  # does not go there
+    desk.settle()
+    assert code(desk, topic) is None  # the ring has room again

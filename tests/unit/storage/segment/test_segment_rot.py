@@ -188,3 +188,15 @@ def test_an_index_of_another_segment_is_not_believed(disk: FakeDisk, topic: Topi
     found = contents(disk, topic.dir, RECORD)
     assert sorted(found.records) == living()
     assert [d for d in found.loaded.damage if not d.repaired] == []
+
+
+@pytest.mark.fault("ROTT-03")
+@pytest.mark.parametrize("first", [1, 11])
+def test_an_index_that_is_gone_beside_data_that_is_empty_is_damage_and_no_end(
+    disk: FakeDisk, topic: Topic, first: int
+) -> None:
+    disk.unlink(topic.file("idx", first))
+    put(disk, topic.file("data", first), b"")
+    found = contents(disk, topic.dir, RECORD)
+    assert sorted(found.records) == [seq for seq in living() if not first <= seq <= first + 9]
+    assert any(d.first_seq <= first <= d.last_seq and not d.repaired for d in found.loaded.damage)

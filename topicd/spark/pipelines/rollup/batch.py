@@ -25,7 +25,7 @@ SHOWN = 20  # rows of the table; all are in the output
 
 
 def run_batch(spark: LazySpark, options: Options, states: dict[str, TopicState], progress: Progress) -> Report:
-    ends = {name: state.head_seq + 1 for name, state in states.items()}
+    ends = {name: state.settled_seq + 1 for name, state in states.items()}
 
     def table(session: SparkSession) -> DataFrame:
         reader = session.read.format("topicd").schema(READ_SCHEMA).options(**place.source_options(options.place))
@@ -53,7 +53,9 @@ def run_batch(spark: LazySpark, options: Options, states: dict[str, TopicState],
 
 def made_from(options: Options, states: dict[str, TopicState]) -> dict[str, Any]:
     """Equal means that nothing would come out differently."""
-    topics = {name: [state.topic_id, state.head_seq, state.earliest_seq, state.count] for name, state in states.items()}
+    topics = {
+        name: [state.topic_id, state.settled_seq, state.earliest_seq, state.count] for name, state in states.items()
+    }
     return {"topics": topics, "window_ms": options.window_ms, "by": list(options.keys), "latency": options.latency}
 
 

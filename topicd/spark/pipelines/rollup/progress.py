@@ -112,15 +112,16 @@ def _due(client: Client, state: TopicState, known: Place | None, window_ms: int,
     newest = _newest_ts(client, state, begin)
     if newest is None:
         return None
-    up_to = cursor_at_time(client, state, newest // window_ms * window_ms)
+    up_to = min(cursor_at_time(client, state, newest // window_ms * window_ms), state.settled_seq)
     return Due(state.topic, state.topic_id, after, up_to) if up_to > begin else None
 
 
 def _newest_ts(client: Client, state: TopicState, after: int) -> int | None:
-    """When the newest record was stored that is still there; those behind it may be deleted."""
+    """When the newest record was stored that is still there; those behind it may be deleted, or of a commit that is
+    not whole."""
     distance = 1
-    while state.head_seq > after:
-        at = max(after, state.head_seq - distance)
+    while state.settled_seq > after:
+        at = max(after, state.settled_seq - distance)
         found = _last_ts(client, state, at)
         if found is not None or at == after:
             return found
@@ -130,8 +131,9 @@ def _newest_ts(client: Client, state: TopicState, after: int) -> int | None:
 
 def _last_ts(client: Client, state: TopicState, at: int) -> int | None:
     last = None
-    while at < state.head_seq:
-        page = client.read(state.topic, at, limit=FETCH_RECORDS_MAX, metadata_only=True, epoch=state.topic_id)
+    while at < state.settled_seq:
+        wanted = min(FETCH_RECORDS_MAX, state.settled_seq - at)
+        page = client.fetch(state.topic, at, limit=wanted, metadata_only=True, epoch=state.topic_id, committed=True)
         if page.topic_id != state.topic_id:
             return None  # created anew this moment: the next look finds it
         if len(page):

@@ -1,0 +1,155 @@
+"""What operations are about to change, together with what is there. Promise: it reads as if everything in it were
+written already, and becomes one batch with the seq of its last operation; inbox rows follow from the chats, whatever
+was done.
+
+The inbox row of a member lies at the time of the chat's last message, so the old one is known without looking for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import NamedTuple
+
+from topicd.shards.chat import keys
+from topicd.shards.chat.rows import NO_CHAT, ChatMeta, inbox_entry
+from topicd.shards.chat.store import CHATS_META, DEFAULT, USER_INBOX, Store, Table, Writes
+
+_METAS_KEPT = 50_000
+
+
+class Metas:
+    """Chats that were in use of late, as they are in the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: dict[bytes, ChatMeta] = {}
+        self.named: set[bytes] = set()  # ids whose names are stored
+
+    def get(self, chat: bytes) -> ChatMeta:
+        """NO_CHAT, that very object, if there is none."""
+        found = self._kept.get(chat)
+        if found is None:
+            raw = self._store.get(CHATS_META, chat)
+            found = NO_CHAT if raw is None else ChatMeta.unpack(raw)
+            if raw is not None:
+                self.keep(chat, found)
+        return found
+
+    def keep(self, chat: bytes, meta: ChatMeta) -> None:
+        if len(self._kept) >= _METAS_KEPT:
+            self._kept.clear()
+        if len(self.named) >= _METAS_KEPT:
+            self.named.clear()
+        self._kept[chat] = meta
+
+    def forget(self) -> None:
+        self._kept.clear()
+        self.named.clear()
+
+
+class Told(NamedTuple):
+    """Whom a batch concerns, once it is written."""
+
+    records: dict[str, list[tuple[bytes | None, bytes | None]]]  # by domain: (old, new) record ids
+    chats: set[bytes]  # with new messages
+    inboxes: dict[bytes, set[bytes]]  # by user who is listened for: chats whose row changed or went
+
+
+class Changes:
+    def __init__(self, store: Store, metas: Metas, listening: Container[bytes] = ()) -> None:
+        self._store = store
+        self._kept = metas
+        self._listening = listening
+        self.writes = Writes()
+        self._before: dict[bytes, ChatMeta] = {}
+        self._metas: dict[bytes, ChatMeta] = {}
+        self._told = Told({"messages": [], "members": [], "identities": []}, set(), {})
+
+    # ---- rows ----
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        rows = self.writes.rows[table]
+        return rows[key] if key in rows else self._store.get(table, key)
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None:
+        self.writes.rows[table][key] = value
+
+    def delete(self, table: Table, key: bytes) -> None:
+        self.writes.rows[table][key] = None
+
+    # ---- chats ----
+
+    def meta(self, chat: bytes) -> ChatMeta:
+        return self._metas.get(chat) or self._kept.get(chat)
+
+    def set_meta(self, chat: bytes, meta: ChatMeta) -> None:
+        if chat not in self._before:
+            self._before[chat] = self._kept.get(chat)
+        self._metas[chat] = meta
+
+    # ---- names ----
+
+    def learn_chat(self, chat: bytes, name: str) -> None:
+        if name and chat not in self._kept.named and keys.is_chat_name(name, chat):
+            self._kept.named.add(chat)
+            self.put(DEFAULT, keys.chat_name_key(chat), name.encode())
+
+    def learn_user(self, user: bytes, name: str) -> None:
+        if name and user not in self._kept.named and keys.is_user_name(name, user):
+            self._kept.named.add(user)
+            self.put(DEFAULT, keys.user_name_key(user), name.encode())
+
+    # ---- what others are told ----
+
+    def record(self, domain: str, old: bytes | None, new: bytes | None) -> None:
+        self._told.records[domain].append((old, new))
+
+    def message_came(self, chat: bytes) -> None:
+        self._told.chats.add(chat)
+
+    # ---- the end ----
+
+    def finish(self, topic_id: int, seq: int) -> Told:
+        """Completes the batch."""
+        for chat, meta in self._metas.items():
+            self.put(CHATS_META, chat, meta.pack())
+            self._move_rows(chat, self._before[chat], meta)
+        self.put(DEFAULT, keys.APPLIED, keys.u64(topic_id) + keys.u64(seq))
+        return self._told
+
+    def _move_rows(self, chat: bytes, before: ChatMeta, meta: ChatMeta) -> None:
+        rows = self.writes.rows[USER_INBOX]
+        old_at, new_at = keys.inbox_tail(before.last_ts, chat), keys.inbox_tail(meta.last_ts, chat)
+        entry = inbox_entry(chat, meta)
+        changed = entry != inbox_entry(chat, before)
+        if before.members == meta.members:
+            if changed:
+                self._move_all(chat, meta, old_at, new_at, entry.pack())
+            return
+        stays, were = set(meta.users), set(before.users)
+        for user in were if old_at != new_at else were - stays:
+            rows[user + old_at] = None
+            self._touch(user, chat)
+        value = entry.pack()
+        for user in stays if changed or old_at != new_at else stays - were:
+            rows[user + new_at] = value
+            self._touch(user, chat)
+
+    def _move_all(self, chat: bytes, meta: ChatMeta, old_at: bytes, new_at: bytes, value: bytes) -> None:
+        """The same members, a new message: nearly always."""
+        rows, moves, listening = self.writes.rows[USER_INBOX], old_at != new_at, self._listening
+        for user in meta.users:
+            if moves:
+                rows[user + old_at] = None
+            rows[user + new_at] = value
+            if user in listening:
+                self._touch(user, chat)
+
+    def _touch(self, user: bytes, chat: bytes) -> None:
+        if user in self._listening:
+            self._told.inboxes.setdefault(user, set()).add(chat)
+
+    def keep(self) -> None:
+        """It is written: what was read is what is there."""
+        for chat, meta in self._metas.items():
+            self._kept.keep(chat, meta)

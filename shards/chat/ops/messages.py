@@ -1,0 +1,118 @@
+"""Messages: sent, read; inboxes; how far somebody has read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topicd.errors import Forbidden, InvalidRequest, TopicdError
+from topicd.ipc.protocol import chat as wire
+from topicd.shards.chat import hlc, inbox, keys, messages
+from topicd.shards.chat.call import Call, operation
+from topicd.shards.chat.names import KIND_NAMES, KINDS
+from topicd.shards.chat.operations import Mark, Operation, Send
+from topicd.shards.chat.rows import ChatMeta, Kind, Message
+
+
+@operation(wire.Send)
+async def send(call: Call, want: wire.Send) -> dict[str, Any]:
+    service = call.service
+    made = [_message(call, number, row, KINDS[want.kind]) for number, row in enumerate(want.messages)]
+    results: list[Any] = [None] * len(made)
+    placed: list[int] = []
+    for number, message in enumerate(made):
+        meta = service.view.metas.get(message.chat)
+        if message.kind != Kind.DM and meta.exists and not meta.has(message.sender):
+            results[number] = Forbidden("the sender is not a member of this chat").to_wire()
+        else:
+            placed.append(number)
+    if placed:
+        first = service.clock.stamps(len(placed))
+        ops: list[Operation] = [
+            Send(tuple(made[number]._replace(stamp=first + at))) for at, number in enumerate(placed)
+        ]
+        outcomes = await service.writer.submit(ops)
+        for number, outcome in zip(placed, outcomes, strict=True):
+            results[number] = outcome.to_wire() if isinstance(outcome, TopicdError) else list(outcome)
+            service.counts["duplicates"] += not isinstance(outcome, TopicdError) and outcome.seq == 0
+    service.counts["sends"] += len(made)
+    return {"results": results}
+
+
+def _message(call: Call, number: int, row: list[Any], kind: int) -> Message:
+    """Without its time."""
+    try:
+        user, user_name = call.required_user(row[0])
+        ref = call.service.names.chat(row[1], user)
+        blob = row[4] if len(row) > 4 else b""
+        if ref.peer:
+            message = Message(row[3], ref.id, user, 1, int(Kind.DM), row[2], ref.peer, blob, ref.peer_name, user_name)
+        else:
+            known = call.service.view.metas.get(ref.id)
+            if known.kind == Kind.DM and known.exists:
+                raise InvalidRequest("a chat between two users is written to as @name")
+            message = Message(row[3], ref.id, user, 1, kind, row[2], b"", blob, ref.name, user_name)
+        return messages.checked(message)
+    except InvalidRequest as exc:
+        raise InvalidRequest(f"message {number}: {exc.message}") from None
+
+
+def visible(call: Call, given: str, user: str | None) -> tuple[bytes, ChatMeta, bytes | None]:
+    """A chat that the one who asks may see."""
+    acting = call.user(user)
+    chat = call.service.names.chat(given, acting[0] if acting else None).id
+    meta = call.service.view.metas.get(chat)
+    if acting is not None and meta.exists and not meta.has(acting[0]):
+        raise Forbidden("the user is not a member of this chat")
+    return chat, meta, acting[0] if acting else None
+
+
+@operation(wire.Range)
+def read(call: Call, want: wire.Range) -> dict[str, Any]:
+    chat, _, _ = visible(call, want.chat, want.user)
+    service = call.service
+    service.counts["reads"] += 1
+    store, cutoff_ms = service.store, service.view.cutoff_ms
+    if want.newest:
+        page = messages.page_back(store, chat, want.before, want.limit, cutoff_ms)
+    else:
+        page = messages.page(store, chat, want.after, want.limit, cutoff_ms)
+    return {"messages": [service.names.message(seq, one) for seq, one in page.items], "next": page.next}
+
+
+@operation(wire.Inbox)
+def list_inbox(call: Call, want: wire.Inbox) -> dict[str, Any]:
+    user, _ = call.required_user(want.user)
+    service = call.service
+    service.counts["reads"] += 1
+    page = inbox.page(service.store, user, want.after, want.limit)
+    return {"chats": [service.names.row(user, row) for row in page.rows], "next": page.next}
+
+
+@operation(wire.Mark)
+async def mark(call: Call, want: wire.Mark) -> dict[str, Any]:
+    user, _ = call.required_user(want.user)
+    chat = call.service.names.chat(want.chat, user).id
+    if not call.service.view.metas.get(chat).has(user):
+        raise Forbidden("the user is not a member of this chat")
+    read_seq = await call.service.writer.one(Mark(user, chat, want.seq))
+    call.service.live.marked(user, chat)
+    return {"read_seq": read_seq}
+
+
+@operation(wire.Info)
+def info(call: Call, want: wire.Info) -> dict[str, Any]:
+    chat, meta, _ = visible(call, want.chat, want.user)
+    if not meta.exists:
+        raise InvalidRequest(f"there is no chat {want.chat!r:.100}")
+    return {
+        "chat": chat.hex(),
+        "name": call.service.names.chat_name(chat),
+        "kind": KIND_NAMES[Kind(meta.kind)],
+        "last_seq": meta.last_seq,
+        "ms": hlc.physical_ms(meta.last_ts),
+        "last_id": meta.last_msg_id.hex(),
+        "members": len(meta.members) // keys.USER,
+        "membership_hash": meta.membership_hash.hex(),
+        "identity": meta.identity,
+        "announced_ms": meta.last_announced_ms,
+    }

@@ -1,0 +1,267 @@
+"""A chat process: opens its store, applies what the log has more, serves, and on stop drains. Promise: it serves only
+when its store is what the log says; after a kill at any moment the next start makes it so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from topicd import child
+from topicd.child import Process
+from topicd.clock import Clock, SystemClock
+from topicd.config import Settings
+from topicd.errors import FormatError, TopicdError
+from topicd.paths import DataDir
+from topicd.shards.chat import checking, retention
+from topicd.shards.chat.door import Door
+from topicd.shards.chat.guests import Guests
+from topicd.shards.chat.log import OperationLog, Place
+from topicd.shards.chat.operations import Retain
+from topicd.shards.chat.ops import admin, live, members, messages, sync
+from topicd.shards.chat.service import Service
+from topicd.shards.chat.session import base_hello
+from topicd.shards.chat.store import RocksStore, Tuning
+
+log = logging.getLogger(__name__)
+
+OPS = (admin, live, members, messages, sync)  # they declare their operations when they are imported
+DRAIN_S = 5.0
+_CHORES_S = 2.0  # between two looks at the log's size and the cutoff
+
+
+class SkewedClock:
+    """Ahead of the wall clock, for tests."""
+
+    def __init__(self, skew_ms: int) -> None:
+        self._clock = SystemClock()
+        self._skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self._skew_ms
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
+def make_clock(settings: Settings) -> Clock:
+    return SkewedClock(settings.chat_skew_ms) if settings.chat_skew_ms else SystemClock()
+
+
+def serve(process: Process) -> None:
+    uvloop.run(ChatShard(process).run())
+
+
+class ChatShard:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._index = int(process.info.extras["index"])
+        self._stop = asyncio.Event()
+        self._start = asyncio.Event()
+        self._where = DataDir(Path(process.settings.data_dir)).chat(self._index)
+        self._service: Service | None = None
+        self._guests: Guests | None = None
+        self._flushed = 0  # seq up to which a flush was asked for while nothing happened
+        self._seen = 0
+
+    async def run(self) -> None:
+        process = self._process
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        loop.add_reader(process.channel.fileno(), self._take_messages)
+        self._take_messages()
+        heart = loop.create_task(self._heartbeat())
+        try:
+            if await self._until_start():
+                await self._serve()
+        finally:
+            heart.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await heart
+
+    async def _until_start(self) -> bool:
+        """The delivery shards serve; False: the daemon stops instead."""
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._start, self._stop)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for one in waits:
+            one.cancel()
+        return not self._stop.is_set()
+
+    async def _serve(self) -> None:
+        service = self._service = await self._recovered()
+        extras = self._process.info.extras
+        run = self._process.run
+        shards = [str(run.delivery_socket(shard)) for shard in range(int(extras["delivery_shards"]))]
+        hello = base_hello(shards, self._process.info.instance, int(extras["wal_shards"]), self._index)
+        guests = self._guests = Guests(service, hello)
+        door = Door(guests)
+        service.writer.start()
+        await door.listen(int(extras["listen_fd"]))
+        self._process.serving()
+        chores = asyncio.get_running_loop().create_task(self._chores())
+        await self._stop.wait()
+        chores.cancel()
+        await self._drain(door, guests, service)
+
+    # ---- start ----
+
+    async def _recovered(self) -> Service:
+        settings = self._process.settings
+        where = self._where
+        where.mkdir(parents=True, exist_ok=True)
+        for scratch in ("verify", "verify.store", "rebuilt", "base.new", "rocks.flush", "rocks.old"):
+            shutil.rmtree(where / scratch, ignore_errors=True)
+        count = int(self._process.info.extras["delivery_shards"])
+        oplog = OperationLog(self._process.run, count, self._index, settings.chat_durability)
+        place = await oplog.open()
+        if not (where / "rocks").exists():
+            checking.begin_from_base(where, where / "rocks")
+        store = RocksStore(where / "rocks", tuning_of(settings)).open()
+        service = Service(settings, self._process.clock, store, oplog, where)
+        view = service.view
+        if view.applied and view.topic_id != place.topic_id:
+            raise FormatError(
+                f"the chat store {where} belongs to another log than {oplog.topic}: "
+                "move it away, or bring the topic back"
+            )
+        view.topic_id = place.topic_id
+        if view.applied > place.head_seq:
+            await self._made_anew(service, place)
+        await self._replay(service, place)
+        service.digests.cut(view.cutoff_ms)
+        await service.see_clock()
+        return service
+
+    async def _made_anew(self, service: Service, place: Place) -> None:
+        """A loss of power took entries of a log of class `disk` that the store had flushed."""
+        facts = {"applied": service.view.applied, "log": place.head_seq}
+        log.warning("the chat store is ahead of its log and made anew from it", extra=facts)
+        made = await checking.replayed(service.log, self._where, self._where / "rebuilt", place.head_seq)
+        made.close()
+        service.view.applied = 0
+        service.replace_store(self._where / "rebuilt")
+
+    async def _replay(self, service: Service, place: Place) -> None:
+        first, last = service.view.applied, place.head_seq
+        async for entries in service.log.read(first, last):
+            service.view.apply(entries)
+            self._process.progress(100 * (service.view.applied - first) / (last - first), "applying the chat log")
+            await asyncio.sleep(0)
+        if last > first:
+            log.info("chat log applied", extra={"entries": last - first, "seq": last})
+
+    # ---- life ----
+
+    def _take_messages(self) -> None:
+        for message in child.messages(self._process.channel):
+            event = message.get("event")
+            if event == "stop":
+                self._stop.set()
+                asyncio.get_running_loop().remove_reader(self._process.channel.fileno())
+            elif event == "start":
+                self._start.set()
+            elif event == "reload":
+                self._reload(Settings.from_wire(message["settings"]))
+
+    def _reload(self, settings: Settings) -> None:
+        self._process.settings = settings
+        if self._service is not None and self._guests is not None:
+            self._service.settings = settings
+            try:
+                self._guests.load_tokens()
+            except FormatError as exc:
+                log.error("tokens not reloaded, the old ones stay", extra={"error": str(exc)})
+        logging.getLogger().setLevel(settings.log_level.upper())
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self._process.stats.publish(self._figures())
+            if self._service is not None and self._service.writer.failure is not None:
+                # What is in the log cannot be applied: begin anew from what is durable.
+                raise SystemExit(1)
+            await asyncio.sleep(child.HEARTBEAT_S)
+
+    def _figures(self) -> dict[str, Any]:
+        service = self._service
+        if service is None:
+            return {}
+        writer = service.writer
+        return {
+            **service.counts,
+            "applied_seq": service.view.applied,
+            "operations": writer.operations,
+            "waiting": writer.waiting,
+            "throttled": writer.throttled,
+            "listeners": service.live.count,
+            "sessions": len(self._guests.open) if self._guests else 0,
+            **service.store.figures(),
+        }
+
+    async def _chores(self) -> None:
+        assert self._service is not None
+        service = self._service
+        while True:
+            await asyncio.sleep(_CHORES_S)
+            try:
+                await self._keep_short(service)
+                await self._forget_old(service)
+                self._flush_when_quiet(service)
+            except TopicdError as exc:
+                log.warning("a chore of the chat store failed and is tried again", extra={"error": exc})
+
+    def _flush_when_quiet(self, service: Service) -> None:
+        """A flush holds everything up for some tenths of a second; the engine flushes by itself under load."""
+        applied = service.view.applied
+        if applied == self._seen and applied > self._flushed and not service.writer.waiting:
+            service.store.flush()
+            self._flushed = applied
+        self._seen = applied
+
+    async def _forget_old(self, service: Service) -> None:
+        if keep_ms := service.settings.chat_retention_ms:
+            cutoff_ms = service.wall.now_ms() - keep_ms
+            # Not at every look: each is an entry of the log.
+            if cutoff_ms > service.view.cutoff_ms + keep_ms // 100:
+                await service.writer.one(Retain(cutoff_ms))
+        if retention.is_cleaning(service.store):
+            await admin.clean_all(service)
+
+    async def _keep_short(self, service: Service) -> None:
+        """What the log has beyond its limit is kept as the base instead."""
+        limit = service.settings.chat_log_bytes
+        if not limit or (await service.log.place()).bytes <= limit:
+            return
+        async with service.checking, service.writer.still:
+            seq = service.view.applied
+            checking.put_base(service.store, self._where, seq)
+        await service.log.forget(seq + 1)
+        log.info("chat log shortened", extra={"seq": seq})
+
+    # ---- stop ----
+
+    async def _drain(self, door: Door, guests: Guests, service: Service) -> None:
+        """Take nothing new, let what is under way end, make everything durable."""
+        self._process.stats.state = "draining"
+        door.close()
+        service.writer.draining = True
+        await service.writer.quiet(DRAIN_S)
+        await asyncio.sleep(0)
+        guests.close()
+        await service.writer.close()
+        await service.log.close()
+        service.store.close()
+
+
+def tuning_of(settings: Settings) -> Tuning:
+    return Tuning(
+        cache_bytes=settings.chat_cache_bytes,
+        memtable_bytes=settings.chat_memtable_bytes,
+        threads=settings.chat_threads,
+    )

@@ -1,0 +1,193 @@
+"""What ends deliveries, on its way to the log: acknowledged, given back, sent to the dead letters. Promise: all of one
+turn is one frame; nobody is answered before it is stored as the queue's class says; if it cannot be stored, every job
+is held as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from topicd.errors import InvalidRequest, TopicdError
+from topicd.frames import FrameType
+from topicd.ipc.protocol.wire import LEASED
+from topicd.shards.delivery.agenda import Gathered
+from topicd.shards.delivery.queues.deadlines import Sleeper
+from topicd.shards.delivery.queues.jobs import Jobs, Past, Totals
+from topicd.shards.delivery.queues.tools import Tools
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.durability import Need
+from topicd.shards.storage.ranges import Ranges
+
+_AGAIN_MS = 500  # after the log refused something that nobody asks for again
+
+
+def flat_ranges(seqs: list[int]) -> list[int]:
+    """[first, last, first, last, …] of seqs in any order."""
+    seqs.sort()
+    found: list[int] = []
+    last = -1
+    for seq in seqs:
+        if seq == last + 1 and found:
+            found[-1] = seq
+        elif seq != last:
+            found += (seq, seq)
+        last = seq
+    return found
+
+
+def pairs(flat: list[int]) -> list[tuple[int, int]]:
+    return [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
+
+
+class Endings:
+    """Of one queue: the totals as they will be when all that is under way is stored."""
+
+    def __init__(self, tools: Tools, topic: Topic, jobs: Jobs, alarm: Sleeper, ended: Callable[[int], None]) -> None:
+        self.tools = tools
+        self.topic = topic
+        self.jobs = jobs
+        self.totals = jobs.totals
+        self.open: Ending | None = None
+        self.alarm = alarm
+        self.ended = ended  # so many were done: when it is stored
+        self.under_way = 0
+
+    def take(self, rows: memoryview, node: bytes) -> tuple[list[int], list[int]]:
+        """Of these LEASED rows: (seqs that are held under their number, or by this node; the others)."""
+        leases, found, skipped = self.jobs.leases, [], []
+        if not node and not all(number for _, number in LEASED.iter_unpack(rows)):
+            raise InvalidRequest("without a node every lease number is needed")
+        for seq, number in LEASED.iter_unpack(rows):
+            if leases.is_held(seq, number, node):
+                self.jobs.begin_end(seq)
+                found.append(seq)
+            else:
+                skipped.append(seq)
+        return found, skipped
+
+    def gather(self) -> Ending:
+        """What takes more until the turn ends."""
+        if self.open is None:
+            self.open = Ending(self)
+            self.tools.agenda.gather(self.open)
+        return self.open
+
+    def count(self, *, acked: int = 0, dead: int = 0, failed: int = 0, released: int = 0, expired: int = 0) -> None:
+        now = self.totals
+        self.totals = Totals(
+            now.acked + acked,
+            now.dead + dead,
+            now.failed + failed,
+            now.released + released,
+            now.expired + expired,
+        )
+        if not self.under_way and self.open is None:
+            self.jobs.totals = self.totals
+
+    def drop_kept(self, gone: list[int], now_ms: int) -> None:
+        """Done, and kept long enough. Not waited for: a start that does not find it in the log does it again."""
+        topic, body = self.topic, {"at": now_ms, "gone": gone}
+        self.jobs.replay(FrameType.LEASE, body, now_ms)
+        self.tools.deletion.apply_seqs(topic, Ranges(pairs(gone)))
+        if topic.policy.logged:
+            self.tools.log.change(topic, FrameType.LEASE, body, seq=topic.seqs.head, need=Need.PLACED, numbered=True)
+
+    def stop_itself(self, reason: str) -> None:
+        """Nothing is handed out from now on, whether the log can say so or not."""
+        now = self.tools.clock.now_ms()
+        body: dict[str, Any] = {"at": now, "pause": ["breaker", reason, now]}
+        self.jobs.replay(FrameType.LEASE, body, now)
+        topic = self.topic
+        self.tools.log.change(topic, FrameType.LEASE, body, seq=topic.seqs.head, need=Need.PLACED, numbered=True)
+
+
+class Ending(Gathered):
+    def __init__(self, endings: Endings) -> None:
+        self._endings = endings
+        self.done: list[int] = []  # acknowledged
+        self.buried: list[int] = []  # in the dead letters
+        self.back: list[list[Any]] = []  # [seq, deliveries, first_ms, last_ms, reason, ready_at]
+        self.dying: list[list[Any]] = []  # [seq, deliveries, first_ms, last_ms, reason]
+        self.free: list[int] = []
+        self._told: list[Callable[[TopicdError | None], None]] = []
+
+    def acknowledge(self, seqs: list[int]) -> None:
+        self.done += seqs
+
+    def give_back(self, seq: int, past: Past, ready_at: int) -> None:
+        self.back.append([seq, *past, ready_at])
+
+    def bury(self, seq: int, past: Past) -> None:
+        self.dying.append([seq, *past])
+
+    def then(self, told: Callable[[TopicdError | None], None]) -> None:
+        """When it is stored, or cannot be."""
+        self._told.append(told)
+
+    # ---- the end of the turn ----
+
+    def close(self) -> None:
+        endings = self._endings
+        topic, tools = endings.topic, endings.tools
+        endings.open = None
+        now = tools.clock.now_ms()
+        endings.under_way += 1
+        endings.count(acked=len(self.done), dead=len(self.buried))
+        body: dict[str, Any] = {"at": now, "totals": list(endings.totals)}
+        if self.done:
+            body["done"] = flat_ranges(self.done)
+            if topic.config.keep_done_ms:
+                body["keep"] = True
+        if self.buried:
+            body["buried"] = flat_ranges(self.buried)
+        if self.back:
+            body["back"] = self.back
+        if self.dying:
+            body["dying"] = self.dying
+        if self.free:
+            body["free"] = flat_ranges(self.free)
+
+        def applied() -> None:
+            self._applied(body)
+
+        if not topic.policy.logged or not topic.live:
+            applied()
+            return
+        need = topic.policy.need
+        tools.log.change(
+            topic,
+            FrameType.LEASE,
+            body,
+            seq=topic.seqs.head,
+            need=need,
+            applied=applied,
+            refused=self._refused,
+            numbered=True,
+        )
+
+    def _applied(self, body: dict[str, Any]) -> None:
+        endings = self._endings
+        endings.under_way -= 1
+        topic, jobs, tools = endings.topic, endings.jobs, endings.tools
+        jobs.replay(FrameType.LEASE, body, int(body["at"]))
+        gone = body.get("done", []) if not body.get("keep") else []
+        gone = [*gone, *body.get("buried", [])]
+        if gone:
+            tools.deletion.apply_seqs(topic, Ranges(pairs(gone)))
+        endings.ended(len(self.done))
+        for tell in self._told:
+            tell(None)
+        tools.agenda.moved(topic)
+
+    def _refused(self, error: TopicdError) -> None:
+        endings = self._endings
+        endings.under_way -= 1
+        jobs = endings.jobs
+        endings.totals = jobs.totals
+        for seq in [*self.done, *(int(row[0]) for row in self.back), *(int(row[0]) for row in self.dying)]:
+            jobs.end_failed(seq)
+        if jobs.dying:
+            endings.tools.deadlines.wake_at(endings.alarm, endings.tools.clock.now_ms() + _AGAIN_MS)
+        for tell in self._told:
+            tell(error)

@@ -1,0 +1,104 @@
+"""What a router makes of records. Promise: the same record gives the same copy, whenever it is made; data is never
+touched, and what was a record stays one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgpack
+
+from topicd.frames import HOPS_AT, copied_frame, core
+from topicd.ipc.protocol.selecting import select
+from topicd.limits import HOPS_MAX, MAX_META_KEYS, MAX_NODE, MAX_TAG, MIB
+from topicd.shards.delivery.routing.definition import Definition
+
+STAMP = "_topics_router"
+ORIGINAL = "_topics_original_meta"
+_BATCH_BYTES = MIB
+
+
+class Copies(NamedTuple):
+    """A batch to be stamped, and the last source seq that it covers."""
+
+    frames: bytearray
+    records: int
+    last_seq: int
+    complete: bool  # nothing of the piece lies behind it
+
+
+def make(one: Definition, buffer: Any, start: int, end: int, after: int, limit: int) -> Copies:
+    """Of the frames buffer[start:end] those behind `after`, at most so many."""
+    found = select(buffer, start, end, after_seq=after, limit=limit, max_bytes=_BATCH_BYTES)
+    if len(found.ranges) == 1:
+        source, (at, to) = buffer, found.ranges[0]
+    else:
+        view = memoryview(buffer)
+        source = b"".join(view[a:b] for a, b in found.ranges)
+        at, to = 0, len(source)
+    if one.plain:
+        frames = core.copy_frames(source, at, to, HOPS_MAX, one.preserve_node, one.preserve_tag)
+        records = len(core.frame_offsets(frames, 0, len(frames))) // 4
+    else:
+        frames, records = _changed(one, source, at, to)
+    return Copies(frames, records, max(after, found.last_seq), found.end >= end)
+
+
+def _changed(one: Definition, source: Any, at: int, to: int) -> tuple[bytearray, int]:
+    offsets = memoryview(core.frame_offsets(source, at, to)).cast("I")
+    chosen = []
+    for offset, record in zip(offsets, core.decode_frames(source, at, to), strict=True):
+        hops = source[at + offset + HOPS_AT]
+        if hops < HOPS_MAX and _sampled(one, record[0]):
+            chosen.append((hops, record))
+    out = bytearray()
+    for n, (hops, (seq, _, node, tag, meta, data)) in enumerate(chosen):
+        names = {"tag": _text(tag), "node": _text(node), "source": one.source}
+        new_tag = _filled(one.set_tag, names, MAX_TAG) if one.set_tag is not None else tag if one.preserve_tag else b""
+        new_node = (
+            _filled(one.set_node, names, MAX_NODE) if one.set_node is not None else node if one.preserve_node else b""
+        )
+        new_meta = _stamped(one, seq, meta or b"") if one.stamped else meta or b""
+        more = n + 1 < len(chosen)
+        out += copied_frame(new_node or b"", new_tag or b"", new_meta, data, hops + 1, more=more)
+    return out, len(chosen)
+
+
+def _sampled(one: Definition, seq: int) -> bool:
+    if one.sample == 1:
+        return True
+    key = one.source_id.to_bytes(8, "little") + seq.to_bytes(8, "little")
+    return core.xxh3_64(key) % one.sample == 0
+
+
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode("utf-8", "surrogateescape")
+
+
+def _filled(template: str, names: dict[str, str], most: int) -> bytes:
+    """The template with its fields; what is too long is cut behind a whole character."""
+    text = template
+    for name, value in names.items():
+        text = text.replace("{" + name + "}", value)
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) <= most:
+        return raw
+    return raw[:most].decode("utf-8", "ignore").encode()
+
+
+def _stamped(one: Definition, seq: int, meta: bytes) -> bytes:
+    """With the word whose copy it is. A meta that is full goes one level down."""
+    original: dict[Any, Any] = msgpack.unpackb(meta, strict_map_key=False) if meta else {}
+    original.pop(STAMP, None)
+    if len(original) >= MAX_META_KEYS:
+        original = {ORIGINAL: original}
+    original[STAMP] = {
+        "idempotency_key": f"router:{one.router}:{one.source_id}:{one.source_id}:{seq}",
+        "router": one.router,
+        "source_topic": one.source,
+        "source_topic_id": one.source_id,
+        "source_epoch": one.source_id,
+        "source_seq": seq,
+    }
+    raw: bytes = msgpack.packb(original)
+    return raw

@@ -1,0 +1,272 @@
+"""One router at work, in the shard of its destination. Promise: every record of the source that it is meant for is
+copied once and in order; where the destination has no room it waits, and skips nothing; what was gone before its turn
+becomes a hole that readers are told of.
+
+One batch is under way at a time: while it is, the next one gathers by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from topicd.errors import RecordTooLarge, Throttled, TopicdError, TopicFull, TopicNotFound
+from topicd.frames import FrameType
+from topicd.limits import ROUTED_RECORDS
+from topicd.shards.delivery.routing import copies
+from topicd.shards.delivery.routing.definition import Definition
+from topicd.shards.delivery.routing.feeds import Feed, Piece
+from topicd.shards.delivery.routing.pauses import Pauses
+from topicd.shards.delivery.routing.tools import Tools
+from topicd.shards.delivery.topic.flight import InFlight, Waiter
+from topicd.shards.delivery.topic.inflows import Inflow
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.durability import Need
+
+log = logging.getLogger(__name__)
+
+
+class Forwarder:
+    """Answers of appends come here as to any other who appends (topic.flight.Replier)."""
+
+    def __init__(self, tools: Tools, one: Definition, dest: Topic) -> None:
+        self._tools = tools
+        self.one = one
+        self.dest = dest
+        self.flow = dest.inflows.routers.setdefault(one.id, Inflow(one.from_seq))
+        self.flow.cursor = max(self.flow.cursor, one.from_seq)
+        self.position = self.flow.cursor  # up to there everything is copied, or on its way
+        self.feed: Feed = tools.feed(one, self.wake)
+        self.waiting: str | None = None  # why it stands still
+        self.behind_since = 0  # ms; 0: it is not behind
+        self.noted = self.flow.cursor  # what the log knows
+        self._limit = ROUTED_RECORDS
+        self._under_way = False
+        self._held = False
+        self._pauses = Pauses()
+        self._awaited: list[tuple[int, Callable[[], None]]] = []
+        self.closed = False
+
+    def open(self) -> None:
+        self.feed.open(self.position)
+        self.wake()
+
+    def close(self) -> None:
+        self.closed = True
+        self.feed.close()
+        self._tell(everybody=True)
+
+    def change(self, one: Definition) -> None:
+        """Other options; it goes on where it is."""
+        self.feed.close()
+        self.one = one
+        self.feed = self._tools.feed(one, self.wake)
+        self.position = self.flow.under_way[-1][0] if self.flow.under_way else self.flow.cursor
+        self.open()
+
+    def wake(self) -> None:
+        if not (self._under_way or self._held or self.closed):
+            self._tools.pump.add(self)
+
+    # ---- who waits for it ----
+
+    @property
+    def urgent(self) -> bool:
+        return bool(self._awaited)
+
+    def when_reached(self, head: int, then: Callable[[], None]) -> Callable[[], None] | None:
+        """`then` when everything up to that source seq is here; what is returned takes it back. None: it is here, or
+        the router stands still, and there is nothing to wait for."""
+        if self.flow.cursor >= head or self.closed or self.waiting is not None:
+            return None
+        entry = (head, then)
+        self._awaited.append(entry)
+        self._tools.pump.hurry(self)
+
+        def take_back() -> None:
+            if entry in self._awaited:
+                self._awaited.remove(entry)
+
+        return take_back
+
+    def _tell(self, *, everybody: bool = False) -> None:
+        cursor = self.flow.cursor
+        ready = [entry for entry in self._awaited if everybody or entry[0] <= cursor]
+        if ready:
+            self._awaited = [entry for entry in self._awaited if entry not in ready]
+            for _, then in ready:
+                then()
+
+    @property
+    def lag(self) -> int:
+        """Records of the source that it has not looked at, as far as it knows."""
+        return max(0, self.feed.head - self.flow.cursor)
+
+    def progress(self, now_ms: int) -> dict[str, Any]:
+        lag = self.lag
+        return {
+            "forwarded_total": self.flow.total,
+            "cursor": self.flow.cursor,
+            "lag": lag,
+            "lag_ms": max(0, now_ms - self.behind_since) if lag and self.behind_since else 0,
+            "waiting": self.waiting,
+        }
+
+    # ---- work ----
+
+    def run(self) -> None:
+        """One batch, or whatever keeps it from one."""
+        if self._under_way or self._held or self.closed:
+            return
+        if not self.dest.live:
+            self._stand("its destination is being deleted")
+            return
+        try:
+            self._check_source()
+            piece = self.feed.take(self.position)
+            if piece is None:
+                self._caught_up()
+                return
+            if not self.behind_since:
+                self.behind_since = self._tools.now_ms()
+            if piece.gap is not None and self.position < piece.gap[1]:
+                self._trim(piece.gap)
+            else:
+                self._copy(piece)
+        except TopicdError as exc:
+            self._stand(_reason(exc), exc)
+        except ValueError as exc:
+            log.exception("records cannot be copied", extra={"router": self.one.router})
+            self._stand(f"records of its source make no sense: {exc}")
+
+    def _check_source(self) -> None:
+        """A source that may lose its tail with the power gives out again seqs that were copied: what comes under them
+        now was not."""
+        begins, self.feed.begins = self.feed.begins, None
+        if begins is None or begins >= self.position:
+            return
+        extra = {"router": self.one.router, "cursor": self.position, "head_seq": begins}
+        log.warning("source has lost its newest records", extra=extra)
+        self.position = self.flow.cursor = begins
+        body = {"router": self.one.id, "cursor": begins, "total": self.flow.total, "back": True}
+        self._tools.note(self.dest, body, Need.PLACED)
+        self.feed.rewind(begins)
+
+    def _caught_up(self) -> None:
+        if self.position >= self.feed.head:
+            self.behind_since = 0
+            self.waiting = None
+
+    def _copy(self, piece: Piece) -> None:
+        while True:
+            made = copies.make(self.one, piece.buffer, piece.start, piece.end, self.position, self._limit)
+            cursor = piece.next_from if made.complete else made.last_seq
+            if not made.records:
+                self._moved(piece, cursor, made.complete)
+                self.dest.inflows.passed(self.one.id, cursor)
+                self._tell()
+                self.wake()
+                return
+            try:
+                self._tools.forward(self, self.one, self.dest, cursor, made.frames, made.records)
+            except (TopicFull, RecordTooLarge):
+                if made.records == 1 and self._limit == 1:
+                    raise
+                self._limit = max(1, min(self._limit, made.records) // 2)  # as much as fits
+                continue
+            self._under_way = True
+            self._moved(piece, cursor, made.complete)
+            return
+
+    def _moved(self, piece: Piece, cursor: int, complete: bool) -> None:
+        self.position = max(self.position, cursor)
+        if complete:
+            self.feed.done(piece)
+
+    def _stand(self, reason: str, error: TopicdError | None = None) -> None:
+        """It cannot go on now: look again in a while."""
+        if isinstance(error, Throttled):
+            pause = int(error.detail.get("retry_after_ms") or 20) / 1000  # others have to wait, too
+        else:
+            if self.waiting != reason:
+                log.warning("router waits", extra={"router": self.one.router, "reason": reason})
+            self.waiting = reason
+            pause = self._pauses.next()
+            self._tell(everybody=True)
+        self._held = True
+        self._tools.later(pause, self._go_on)
+
+    def _go_on(self) -> None:
+        self._held = False
+        self.wake()
+
+    def _stored(self) -> None:
+        self._under_way = False
+        if self.waiting is not None:
+            log.info("router goes on", extra={"router": self.one.router})
+        self.waiting = None
+        self._pauses.reset()
+        self._limit = min(ROUTED_RECORDS, 2 * self._limit)
+        self.noted = self.flow.cursor
+        self._tell()
+        self.wake()
+
+    # ---- answers ----
+
+    def appended(self, waiter: Waiter, head: int, entry: InFlight) -> None:
+        """Its records become visible in this very turn, right behind this."""
+        self._tools.soon(waiter.records, self._stored)
+
+    def append_refused(self, request_id: int, error: TopicdError) -> None:
+        self._under_way = False
+        self.position = self.flow.cursor
+        self.feed.rewind(self.position)
+        self._stand(_reason(error), error)
+
+    def deduped(self, waiter: Waiter, head: int) -> None:
+        raise AssertionError("a router's batches are never repeated")
+
+    def run_appended(self, request_ids: bytes, first_seq: int, head: int) -> None:
+        raise AssertionError("a router appends batches")
+
+    # ---- holes ----
+
+    def _trim(self, gap: tuple[int, int]) -> None:
+        """Source records that went before their turn: as many seqs that nobody writes. Only while nothing else is on
+        its way to the destination, so that they become visible in order."""
+        dest, count = self.dest, gap[1] - max(gap[0], self.position + 1) + 1
+        if dest.flight.count or dest.seqs.head != dest.seqs.visible:
+            raise Throttled("the destination is busy", limit="router", retry_after_ms=5)
+        first, last = dest.seqs.head + 1, dest.seqs.head + count
+        need = dest.need_for(last)
+        synced = need is Need.SYNCED
+        dest.seqs.give_out(count, max(self._tools.now_ms(), dest.seqs.last_ts))
+        dest.flight.synced += synced
+        self._under_way = True
+        body = {"router": self.one.id, "cursor": gap[1], "total": self.flow.total + count, "hole": [first, last]}
+
+        def applied() -> None:
+            dest.flight.synced -= synced
+            dest.inflows.replay(FrameType.ROUTED, body, 0)
+            self._tools.made_hole(dest, last)
+            self.position = max(self.position, gap[1])
+            self._stored()
+
+        def refused(error: TopicdError) -> None:
+            dest.flight.synced -= synced
+            dest.seqs.roll_back(first)
+            self.append_refused(0, error)
+
+        log.warning("source was trimmed", extra={"router": self.one.router, "records": count, "first_seq": first})
+        self._tools.note(dest, body, need, applied, refused)
+
+
+def _reason(error: TopicdError) -> str:
+    if isinstance(error, TopicFull):
+        return "its destination is full"
+    if isinstance(error, RecordTooLarge):
+        return "a record is larger than its destination may be"
+    if isinstance(error, TopicNotFound):
+        return "its source is gone"
+    return error.message

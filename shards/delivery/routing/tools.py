@@ -1,0 +1,45 @@
+"""What a router works with: a feed of its source, the way into its destination, time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from topicd.errors import TopicdError
+from topicd.shards.delivery.routing.definition import Definition
+from topicd.shards.delivery.routing.feeds import Feed
+from topicd.shards.delivery.routing.pump import Pump
+from topicd.shards.delivery.topic.flight import Replier
+from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.durability import Need
+
+
+class Tools(Protocol):
+    pump: Pump
+
+    def now_ms(self) -> int: ...
+
+    def feed(self, one: Definition, on_news: Callable[[], None]) -> Feed: ...
+
+    def later(self, pause: float, call: Callable[[], None]) -> None: ...
+
+    def soon(self, records: int, call: Callable[[], None]) -> None:
+        """So many copies are there: call it behind what follows from that."""
+
+    def forward(
+        self, replier: Replier, one: Definition, dest: Topic, cursor: int, frames: bytearray, records: int
+    ) -> None:
+        """Copies to the destination. Raises what refuses them; otherwise the replier is told later."""
+
+    def note(
+        self,
+        dest: Topic,
+        body: dict[str, Any],
+        need: Need,
+        applied: Callable[[], None] | None = None,
+        refused: Callable[[TopicdError], None] | None = None,
+    ) -> None:
+        """A word about a router, to the destination's log."""
+
+    def made_hole(self, dest: Topic, last: int) -> None:
+        """Seqs up to there are visible, and nobody's."""

@@ -1,0 +1,100 @@
+"""One bit of every byte of every file, one after the other: what is served is right, or reported, or refused with the
+reason; fsck agrees with the start, and repair takes nothing away. `make flips`.
+
+    python -m tests.corrupt.flips                       every byte: a quarter of an hour on one core
+    python -m tests.corrupt.flips --each 20 --seed 7    so many of each kind of file
+    python -m tests.corrupt.flips --share 0/4           the first of four shares, to be run side by side
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.corrupt.rounds import examine
+from tests.corrupt.world import Truth, build
+
+PART_BYTES = 900  # of a snapshot: several parts
+WORLDS = (None, PART_BYTES)
+
+
+class Flip(NamedTuple):
+    path: Path  # below the root
+    at: int
+    bit: int
+
+    def __str__(self) -> str:
+        return f"bit {self.bit} of byte {self.at} of {self.path}"
+
+    def do(self, root: Path) -> None:
+        path = root / self.path
+        raw = bytearray(path.read_bytes())
+        raw[self.at] ^= 1 << self.bit
+        path.write_bytes(raw)
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """Files of which one is as good as another."""
+        return self.path.parts[0], self.path.suffix, "part" if ".part-" in self.path.name else ""
+
+
+def every(root: Path) -> Iterator[Flip]:
+    """Zeros at the end of a log are room for more and not looked at. Which bit depends on the place."""
+    for path in sorted(file for file in root.rglob("*") if file.is_file() and file.name != "LOCK"):
+        raw = path.read_bytes()
+        for at in range(len(raw.rstrip(b"\0") if path.suffix == ".log" else raw)):
+            yield Flip(path.relative_to(root), at, (at * 5 + 3) % 8)
+
+
+def some(root: Path, each: int, chosen: random.Random) -> list[Flip]:
+    """So many of each kind of file, whichever."""
+    kinds: dict[tuple[str, ...], list[Flip]] = {}
+    for flip in every(root):
+        kinds.setdefault(flip.kind, []).append(flip)
+    return [
+        flip._replace(bit=chosen.randrange(8))
+        for _, flips in sorted(kinds.items())
+        for flip in chosen.sample(flips, min(each, len(flips)))
+    ]
+
+
+def broken(template: Path, work: Path, truth: Truth, flips: list[Flip]) -> dict[str, list[str]]:
+    """What was not as promised, by flip."""
+    found = {str(flip): examine(template, work, truth, flip.do) for flip in flips}
+    return {flip: problems for flip, problems in found.items() if problems}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.corrupt.flips")
+    parser.add_argument("--each", type=int, default=None, help="so many of each kind of file; default: every byte")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--share", default="0/1", help="I/N: every Nth of them, beginning with the Ith")
+    args = parser.parse_args()
+    share, shares = map(int, args.share.split("/"))
+    began, done, bad = time.monotonic(), 0, 0
+    with tempfile.TemporaryDirectory(prefix="topicd-flips-") as place:
+        for number, part_bytes in enumerate(WORLDS):
+            template = Path(place) / f"template-{number}"
+            truth = build(template, part_bytes) if part_bytes else build(template)
+            flips = list(every(template)) if args.each is None else some(template, args.each, random.Random(args.seed))
+            flips = flips[share::shares]
+            kinds = sorted({"/".join(filter(None, flip.kind)) for flip in flips})
+            print(f"{len(flips)} bytes of {len({flip.path for flip in flips})} files: {' '.join(kinds)}", flush=True)
+            for flip in flips:
+                problems = examine(template, Path(place), truth, flip.do)
+                done += 1
+                bad += bool(problems)
+                for line in problems:
+                    print(f"{flip}: {line}", flush=True)
+    print(f"{done} flips: {bad} broke a promise; {time.monotonic() - began:.0f} s")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The chat store over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.support.daemon import Daemon
+from tests.support.web import Web
+from topicd.tokens import new_token
+
+ENVIRON = {"TOPICD_HTTP": "true", "TOPICD_HTTP_LISTEN": "127.0.0.1:0", "TOPICD_CHAT": "true"}
+
+
+@pytest.fixture(scope="module")
+def chat_web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    with Daemon(tmp_path_factory.mktemp("chat"), wal_shards=1, delivery_shards=1, env=ENVIRON) as daemon:
+        web = Web(daemon)
+        yield web
+        web.close()
+
+
+def lines_of(web: Web, path: str, count: int, headers: dict[str, str] | None = None) -> list[tuple[str, str, str]]:
+    """(id, event, data) of the first events of a stream."""
+    found: list[tuple[str, str, str]] = []
+    with httpx.stream("GET", web.base + path, headers=headers, timeout=30) as stream:
+        assert stream.status_code == 200
+        event: dict[str, str] = {}
+        for line in stream.iter_lines():
+            name, _, value = line.partition(": ")
+            if not line and "data" in event:
+                found.append((event.get("id", ""), event["event"], event["data"]))
+                event = {}
+                if len(found) == count:
+                    break
+            elif name in ("id", "event", "data"):
+                event[name] = value
+    return found
+
+
+def test_messages_inboxes_members_progress_and_identities(chat_web: Web) -> None:
+    web = chat_web
+    sent = web("POST", "/v0/chat/kitchen/messages", {"text": "dinner", "user": "ann", "id": "ab" * 32})
+    assert (sent.status, sent.body["seq"]) == (200, 1)
+    assert web("POST", "/v0/chat/kitchen/messages", {"text": "dinner", "user": "ann", "id": "ab" * 32}).body["seq"] == 0
+    assert web("POST", "/v0/chat/kitchen/members", {"member": "bob", "user": "ann"}).status == 200
+    (row,) = web("GET", "/v0/chat/inbox?user=bob").body["chats"]
+    assert (row["chat_name"], row["unread"], row["preview"]) == ("kitchen", 1, "dinner")
+    (message,) = web("GET", "/v0/chat/kitchen/messages?user=bob&limit=10").body["messages"]
+    assert message["text"] == "dinner"
+    assert web("PUT", "/v0/chat/kitchen/progress", {"seq": 1, "user": "bob"}).body["read_seq"] == 1
+    assert len(web("GET", "/v0/chat/kitchen/members?user=bob").body["members"]) == 2
+    assert web("PUT", "/v0/chat/identity", {"hex": "00ff", "user": "ann"}).body["stored"]
+    assert web("GET", "/v0/chat/identity?of=ann").body["hex"] == "00ff"
+    assert web("POST", "/v0/chat/kitchen/remove", {"member": "bob", "user": "ann"}).status == 200
+    refused = web("GET", "/v0/chat/kitchen/messages?user=bob")
+    assert (refused.status, refused.code) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v0/chat/room/messages", {"text": "x"}, 400),
+        ("POST", "/v0/chat/room/messages", {"user": "ann"}, 400),
+        ("POST", "/v0/chat/room/messages", {"text": "x", "user": "ann", "id": "ab"}, 400),
+        ("GET", "/v0/chat/room/messages?user=ann&after=nonsense", None, 400),
+        ("GET", "/v0/chat/inbox", None, 400),
+        ("GET", "/v0/chat/identity?of=nobody", None, 404),
+        ("PUT", "/v0/chat/identity", {"hex": "xyz", "user": "ann"}, 400),
+        ("PUT", "/v0/chat/room/progress", {"seq": -1, "user": "ann"}, 400),
+    ],
+)
+def test_what_cannot_be_is_refused(chat_web: Web, method: str, path: str, body: object, status: int) -> None:
+    assert chat_web(method, path, body).status == status
+
+
+def test_streams_go_on_behind_the_last_event(chat_web: Web) -> None:
+    web = chat_web
+    for number in range(6):
+        web("POST", "/v0/chat/live/messages", {"text": str(number), "user": "ann"})
+    first = lines_of(web, "/v0/chat/live/events?user=ann&after_seq=0", 3)
+    assert [(id, event, json.loads(data)["text"]) for id, event, data in first] == [
+        ("1", "message", "0"),
+        ("2", "message", "1"),
+        ("3", "message", "2"),
+    ]
+    rest = lines_of(web, "/v0/chat/live/events?user=ann", 3, {"Last-Event-ID": "3"})
+    assert [id for id, _, _ in rest] == ["4", "5", "6"]
+    ((_, event, data),) = lines_of(web, "/v0/chat/inbox-events?user=ann", 1)
+    assert event == "chat"
+    assert json.loads(data)["row"]["preview"] == "5"
+    assert web("GET", "/v0/chat/live/events?user=stranger").status == 403
+
+
+def test_a_key_acts_as_the_user_of_its_name(tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("keys")
+    secret, digest = new_token()
+    tokens = root / "tokens.toml"
+    tokens.write_text(f'[[token]]\nname = "ann"\nsha256 = "{digest}"\nscopes = ["read", "write"]\n')
+    environ = {**ENVIRON, "TOPICD_TOKENS_FILE": str(tokens)}
+    with Daemon(root / "d", wal_shards=1, delivery_shards=1, env=environ) as daemon:
+        web = Web(daemon, key=secret)
+        assert web("POST", "/v0/chat/room/messages", {"text": "mine"}).status == 200
+        assert web("POST", "/v0/chat/room/messages", {"text": "his", "user": "bob"}).status == 403
+        assert web("GET", "/v0/chat/inbox?user=bob").status == 403
+        assert len(web("GET", "/v0/chat/inbox").body["chats"]) == 1
+        web.close()
+
+
+def test_without_a_chat_store_nothing_is_there(web1: Web) -> None:
+    assert web1("GET", "/v0/chat/inbox?user=ann").status == 404

@@ -1,0 +1,80 @@
+"""What ends deliveries: one frame for a turn, answered when it is stored, undone when it cannot be."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tests.support.jobs import ack_body, parse_acked
+from tests.unit.delivery.desk import Desk
+from tests.unit.delivery.queues.hands import Hands
+from topicd.errors import StorageFailed
+from topicd.frames import FrameType
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import message
+from topicd.shards.delivery.queues.ending import flat_ranges, pairs
+
+
+def test_seqs_become_ranges() -> None:
+    assert flat_ranges([3, 1, 2, 9, 7, 9]) == [1, 3, 7, 7, 9, 9]
+    assert pairs([1, 3, 7, 7]) == [(1, 3), (7, 7)] and flat_ranges([]) == []
+
+
+def test_the_acks_of_a_turn_are_one_frame(desk: Desk) -> None:
+    hands = Hands(desk)
+    hands.write(6)
+    jobs = hands.claim(6).jobs
+    before = len([kind for kind, _ in desk.wal.frames() if kind is FrameType.LEASE])
+    bodies = [ack_body(hands.topic.id, [(job.seq, job.lease)]) for job in jobs]
+    hands.line.feed(b"".join(message(Op.ACK, 1_000 + n, body) for n, body in enumerate(bodies)))
+    desk.settle()
+    answers = [parse_acked(answer.body).acked for answer in hands.line.answers]
+    assert answers == [1] * 6
+    frames = [body for kind, body in desk.wal.frames() if kind is FrameType.LEASE][before:]
+    assert [frame["done"] for frame in frames] == [[1, 6]]
+
+
+def test_nobody_is_answered_before_it_is_stored(desk: Desk) -> None:
+    hands = Hands(desk)
+    hands.write(1)
+    job = hands.claim().jobs[0]
+    hands.line.send(Op.ACK, ack_body(hands.topic.id, [(1, job.lease)]))
+    desk.turn()
+    assert not hands.line.answers and hands.jobs.in_flight == 1
+    desk.settle()
+    assert len(hands.line.answers) == 1 and hands.jobs.in_flight == 0
+
+
+def test_what_cannot_be_stored_is_refused_and_the_job_held_as_before(desk: Desk) -> None:
+    hands = Hands(desk, durability="fsync")
+    hands.write(2)
+    jobs = hands.claim(2).jobs
+    ack = hands.line.send(Op.ACK, ack_body(hands.topic.id, [(1, jobs[0].lease)]))
+    nack = hands.line.send(Op.NACK, {"topic": "jobs", "seqs": [2], "leases": [jobs[1].lease]})
+    desk.turn()
+    desk.fail_wal(errno.EIO)
+    for request in (ack, nack):
+        with pytest.raises(StorageFailed):
+            hands.line.result(request)
+    assert hands.counts() == (0, 2, 0)
+    assert hands.ack([(job.seq, job.lease) for job in jobs]).acked == 2
+    assert hands.state()["acked"] == 2
+
+
+def test_an_ephemeral_queue_needs_no_log(desk: Desk) -> None:
+    hands = Hands(desk, durability="ephemeral")
+    hands.write(2)
+    assert hands.done(hands.claim(2)).acked == 2
+    assert hands.topic.contents.count == 0
+
+
+def test_done_and_kept_it_is_readable_for_a_while(desk: Desk) -> None:
+    hands = Hands(desk, keep_done_ms=1_000)
+    hands.write(2)
+    hands.done(hands.claim(1))
+    assert hands.topic.contents.count == 2 and hands.state()["kept"] == 1
+    assert hands.why(1)["state"] == "done"
+    assert hands.claim(5).seqs == [2]
+    hands.advance(3_000)
+    assert hands.topic.contents.count == 1 and hands.state()["kept"] == 0

@@ -1,0 +1,74 @@
+"""Who works when."""
+
+from __future__ import annotations
+
+import asyncio
+
+from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.routing import pump as module
+from topicd.shards.delivery.routing.pump import Pump
+
+
+class Busy:
+    def __init__(self, pump: Pump, times: int, *, urgent: bool = False) -> None:
+        self._pump = pump
+        self.left = times
+        self.urgent = urgent
+
+    def run(self) -> None:
+        self.left -= 1
+        if self.left:
+            self._pump.add(self)
+
+
+async def _until(done: object, times: int = 2_000) -> int:
+    for n in range(times):
+        if done():  # type: ignore[operator]
+            return n
+        await asyncio.sleep(0)
+    raise AssertionError("never")
+
+
+def test_everybody_has_a_turn() -> None:
+    async def go() -> None:
+        pump = Pump(asyncio.get_running_loop(), Counters())
+        some = [Busy(pump, 5) for _ in range(3)]
+        for one in some:
+            pump.add(one)
+        await _until(lambda: not any(one.left for one in some))
+
+    asyncio.run(go())
+
+
+def test_while_clients_write_it_pauses_unless_somebody_waits() -> None:
+    async def go() -> None:
+        counters = Counters()
+        pump = Pump(asyncio.get_running_loop(), counters)
+        module_slice, module._SLICE_S = module._SLICE_S, 0.0001
+        try:
+            first, later, urgent = Busy(pump, 1), Busy(pump, 1), Busy(pump, 1, urgent=True)
+            counters.records = 10
+            pump.add(first)
+            await _until(lambda: not first.left)
+            assert pump._paused
+            pump.add(later)
+            pump.add(urgent)
+            await _until(lambda: not urgent.left)
+            await asyncio.sleep(2 * module._PAUSE_MAX_S)
+            assert not later.left
+        finally:
+            module._SLICE_S = module_slice
+
+    asyncio.run(go())
+
+
+def test_one_that_is_gone_is_forgotten() -> None:
+    async def go() -> None:
+        pump = Pump(asyncio.get_running_loop(), Counters())
+        one = Busy(pump, 1)
+        pump.add(one)
+        pump.forget(one)
+        await asyncio.sleep(0.01)
+        assert one.left == 1
+
+    asyncio.run(go())

@@ -1,0 +1,77 @@
+"""Routers: topics that feed topics, for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from topicd.client.aio.caller import AioCaller
+from topicd.client.core import routing
+from topicd.client.core.answers import RouterInfo
+from topicd.client.core.arguments import Match
+from topicd.client.core.routing import Created, RoutersOfTopic
+
+
+class AsyncRouters:
+    def __init__(self, caller: AioCaller) -> None:
+        self._caller = caller
+
+    async def create(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        create_dest: bool = True,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        filter: Match = None,
+        allow_cycle: bool = False,
+        exactly_once: bool = False,
+        sample: int = 1,
+        set_tag: str | None = None,
+        set_node: str | None = None,
+    ) -> Created:
+        """Copies every record that comes to `source` from now on into `dest`; both are created if they are missing. The
+        same call again changes nothing; with other options it changes them, and the router goes on where it is.
+
+        `filter` is a tag, or a prefix with a star behind it: other records are not copied. `sample=n` copies one in n.
+        `set_tag` and `set_node` are templates with {tag}, {node} and {source}. `exactly_once` writes into each copy's
+        meta whose copy it is. A circle of routers is refused with its way unless `allow_cycle`; then a record is copied
+        on 8 times at most.
+        """
+        return await self._caller.ask(
+            routing.create(
+                *(router, source, dest, filter, sample),
+                create_dest=create_dest,
+                preserve_node=preserve_node,
+                preserve_tag=preserve_tag,
+                allow_cycle=allow_cycle,
+                guarantee="exactly_once" if exactly_once else "at_least_once",
+                set_tag=set_tag,
+                set_node=set_node,
+            )
+        )
+
+    async def get(self, router: str) -> RouterInfo:
+        """What it does and how far it is: everything that `source` had acknowledged before has its copy, unless it says
+        why it waits."""
+        return await self._caller.ask(routing.get(router))
+
+    async def list(
+        self, prefix: str = "", *, source: str | None = None, dest: str | None = None
+    ) -> AsyncIterator[RouterInfo]:
+        """All routers by name, or those of some topics, fetched page by page. How far they are may lag a little."""
+        after: str | None = ""
+        while after is not None:
+            page = await self._caller.ask(routing.page(prefix, source, dest, after))
+            for one in page.routers:
+                yield one
+            after = page.next
+
+    async def delete(self, router: str) -> bool:
+        """Copies no more; those that are made stay. False: there was none of that name."""
+        return await self._caller.ask(routing.delete(router))
+
+    async def of(self, topic: str) -> RoutersOfTopic:
+        """The routers from and to a topic."""
+        return await self._caller.ask(routing.of(topic))

@@ -1,0 +1,407 @@
+"""Jobs as they come, for asyncio programs: the same promises as topicd.client.blocking.work. Leases are extended by a
+thread, so that a body that keeps the loop busy loses nothing.
+
+Acknowledgements of one turn of the loop are sent together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from topicd._native import guard
+from topicd.client.aio.caller import AioCaller
+from topicd.client.aio.connection import AioConnection, open_connection
+from topicd.client.aio.job import NOT_ITS_FAULT_HERE, AsyncJob, AsyncQueueHolder
+from topicd.client.blocking.leases import LeaseKeeper
+from topicd.client.blocking.work import Unseeing
+from topicd.client.core import queue_requests
+from topicd.client.core.held import Then
+from topicd.client.core.jobs import Acked, NackKind, ack_body, parse_acked, row_pieces
+from topicd.client.core.requests import check_queue, open_any
+from topicd.client.core.settling import LEFT
+from topicd.client.core.working import Working, rows_of
+from topicd.errors import ConnectionLost, InvalidRequest, TopicdError, WrongShard
+from topicd.ipc.protocol import messages
+from topicd.ipc.protocol.codec import answer_map, packed
+from topicd.ipc.protocol.cutter import Cutter
+from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.retry import FOREVER_S, Patience
+from topicd.ipc.protocol.wire import OP_ACK
+
+_PARTING_S = 2.0  # what is left to say when a loop is gone may keep the program so long
+_FIRST_JOBS_S = 0.05  # what waits in a queue is pushed within that
+
+
+class _Acks:
+    """Acknowledgements that travel together."""
+
+    __slots__ = ("answer", "pending")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.pending: list[tuple[int, int]] = []
+        self.answer: asyncio.Future[Acked] = loop.create_future()
+        self.answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+
+class AsyncWork:
+    """Made by `queue.work`; see `topicd.client.blocking.work.Work`. Use it in the loop that it was made in."""
+
+    def __init__(
+        self,
+        caller: AioCaller,
+        queue: AsyncQueueHolder,
+        name: str,
+        node: str,
+        most: int,
+        lease_ms: int,
+        idle: float | None,
+    ) -> None:
+        if idle is not None and idle < 0:
+            raise InvalidRequest(f"idle is a number of seconds from 0 on, not {idle!r:.100}")
+        self._caller = caller
+        self._loop = self._caller.loop
+        self._queue = queue
+        self._request = messages.Work(topic=name, node=node, max=most, lease_ms=lease_ms or None)
+        self._idle = idle
+        self._working: Working[AsyncJob] = Working(AsyncJob, self, name)
+        self._keeper: LeaseKeeper | None = None
+        self._connection: AioConnection | None = None
+        self._work_id = 0
+        self._gathering: _Acks | None = None
+        self._under_way: set[asyncio.Future[Acked]] = set()
+        self._unanswered: dict[asyncio.Future[Any], bytes] = {}
+        self._repeat = b""
+        self._waiter: asyncio.Future[None] | None = None
+        self._in_hand: AsyncJob | None = None
+        self._error: TopicdError | None = None
+        self._entered = False
+        self._stopping = False
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def lost(self) -> int:
+        """Jobs finished without waiting for the answer that were not ours any more."""
+        return self._working.lost
+
+    @property
+    def held(self) -> int:
+        """Jobs that are here and not finished, begun or not."""
+        return len(self._working.held)
+
+    # ---- jobs ----
+
+    def __aiter__(self) -> AsyncLoop:
+        return AsyncLoop(self)
+
+    async def __anext__(self) -> AsyncJob:
+        self._in_hand = None
+        buffered = self._working.buffered
+        while True:
+            if self._error is not None:
+                await self.close()
+                raise self._error
+            if self._stopping or self._closed:
+                await self._give_rest_back()
+                raise StopAsyncIteration
+            if buffered:
+                job = self._in_hand = buffered.popleft()
+                return job
+            if self._connection is None:
+                await self._connect()
+            elif not await self._more():
+                self.stop()
+
+    async def _more(self) -> bool:
+        """Something has happened, within the time that it may take."""
+        self._waiter = waiter = self._loop.create_future()
+        if self._idle is None:
+            await waiter
+            return True
+        try:
+            async with asyncio.timeout(max(self._idle, _FIRST_JOBS_S)):
+                await waiter
+        except TimeoutError:
+            return False
+        return True
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # ---- the connection ----
+
+    async def _connect(self) -> None:
+        # A stream that was there comes back when the daemon does.
+        timeout = self._caller.timeout if self._keeper is None else FOREVER_S
+        patience = Patience(self._caller.tempo, timeout)
+        while not self._closed:
+            try:
+                await self._open(min(patience.remaining(), self._caller.timeout))
+                return
+            except TopicdError as exc:
+                delay = patience.after(exc)
+                if isinstance(exc, ConnectionLost | WrongShard):
+                    await self._caller.refresh()
+                await asyncio.sleep(delay)
+
+    async def _open(self, timeout: float) -> None:
+        if self._caller.closed:
+            raise InvalidRequest("the client is closed")
+        name = self._request.topic
+        connection = AioConnection(self._lost, lambda: None)
+        connection.on_input = partial(self._input, connection)
+        await open_connection(self._caller, self._caller.shard_map.shard_of(name), connection, timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                opened = await connection.ask(open_any(name, create=True, queue=True))
+                check_queue(name, opened.type)
+                self._connection = connection
+                call = connection.call(Op.WORK, packed(self._request.to_wire()))
+                self._work_id = connection.last_id
+                _, raw = await call
+            self._working.opened(answer_map(raw))
+        except BaseException as exc:
+            self._connection = None
+            connection.abort(ConnectionLost("the stream was not opened"))
+            if isinstance(exc, TimeoutError):
+                raise ConnectionLost(f"the daemon did not answer within {timeout:g} s") from None
+            raise
+        if self._keeper is None:
+            held, lease_ms = self._working.held, self._working.lease_ms
+            self._keeper = LeaseKeeper(self._caller.threads, name, held, lease_ms)
+            self._keeper.start()
+        if self._repeat:
+            again, self._repeat = self._repeat, b""
+            self._send(again, None)
+
+    def _input(self, connection: AioConnection, cutter: Cutter) -> None:
+        now = self._caller.tempo.monotonic()
+        while (arrived := cutter.take()) is not None:
+            if connection.expects(arrived.request_id) and arrived.op not in (Op.JOBS, Op.NOTICE):
+                connection.answered(arrived)
+            else:
+                self._working.take(arrived, now)
+        self._wake()
+
+    def _lost(self, connection: AioConnection, why: TopicdError) -> None:
+        if connection is not self._connection:
+            return
+        self._connection = None
+        self._working.disconnected()
+        if not why.retriable:
+            self._error = why
+        self._wake()
+
+    # ---- acknowledgements ----
+
+    async def _finish(self, job: AsyncJob, then: Then, wait: bool) -> bool:
+        job.check_open()
+        if then:
+            await self._queue._publish_then(job, then)
+        acks = self._gather(job)
+        ours = not job.lost
+        if wait:
+            ours = await self._outcome(job, acks)
+        job.settled, job.lost = True, not ours
+        self._working.held.pop(job.seq, None)
+        return ours
+
+    def _gather(self, job: AsyncJob) -> _Acks:
+        acks = self._gathering
+        if acks is None:
+            acks = self._gathering = _Acks(self._loop)
+            self._loop.call_soon(self._flush)
+        acks.pending.append((job.seq, job.lease))
+        return acks
+
+    async def _outcome(self, job: AsyncJob, acks: _Acks) -> bool:
+        try:
+            return job.seq not in (await asyncio.shield(acks.answer)).skipped
+        except ConnectionLost:
+            # Over another connection than the stream's: a lease's number is enough.
+            if not (await self._queue._finish_all(rows_of([job.key]))).skipped:
+                return True
+            return await self._queue._still_counts(job.seq)
+
+    def _flush(self) -> None:
+        acks, self._gathering = self._gathering, None
+        if acks is not None:
+            self._send(rows_of(acks.pending), acks)
+
+    def _send(self, rows: bytes, acks: _Acks | None) -> None:
+        for piece in row_pieces(rows):
+            connection = self._connection
+            if connection is None:
+                self._repeat += piece
+                if acks is not None and not acks.answer.done():
+                    acks.answer.set_exception(ConnectionLost("the stream of jobs is not connected"))
+                continue
+            future = connection.call(OP_ACK, ack_body(self._working.topic_id, piece))
+            self._unanswered[future] = piece
+            future.add_done_callback(partial(self._answered, acks))
+
+    def _answered(self, acks: _Acks | None, future: asyncio.Future[Any]) -> None:
+        rows = self._unanswered.pop(future, b"")
+        try:
+            _, raw = future.result()
+            found = parse_acked(raw, 0, len(raw))
+        except (TopicdError, asyncio.CancelledError) as exc:
+            if isinstance(exc, TopicdError) and not exc.retriable:
+                self._error = exc
+            else:
+                self._repeat += rows
+            if acks is not None and not acks.answer.done():
+                acks.answer.set_exception(ConnectionLost(f"acknowledgements were not answered: {exc}"))
+            self._wake()
+            return
+        if acks is not None:
+            if found.skipped:
+                self._working.not_ours(found.skipped)
+            if not acks.answer.done():
+                acks.answer.set_result(found)
+
+    async def _finish_all(self, rows: bytes) -> Acked:
+        return await self._queue._finish_all(rows)
+
+    async def _give_back(self, jobs: Sequence[AsyncJob], kind: NackKind, delay_ms: int | None, reason: str) -> bool:
+        try:
+            return await self._queue._give_back(jobs, kind, delay_ms, reason)
+        finally:
+            for job in jobs:
+                if job.settled:
+                    self._working.held.pop(job.seq, None)
+
+    async def _keep(self, job: AsyncJob, lease_ms: int | None) -> bool:
+        return await self._queue._keep(job, self._working.lease_ms if lease_ms is None else lease_ms)
+
+    # ---- the end ----
+
+    def stop(self) -> None:
+        """No more jobs: the loop ends when the job in hand is settled, and what was not begun goes back at once."""
+        if self._connection is not None and not self._stopping:
+            body = packed(messages.StopWork(work=self._work_id).to_wire())
+            self._connection.call(Op.STOP_WORK, body).add_done_callback(lambda future: future.exception())
+        self._stopping = True
+        self._wake()
+
+    async def _give_rest_back(self) -> None:
+        """What was pushed and not begun."""
+        rest = list(self._working.buffered)
+        self._working.buffered.clear()
+        if rest and self._connection is not None and not self._closed:
+            with contextlib.suppress(TopicdError):
+                # Else the end of the connection gives it back.
+                await self._give_back(rest, "release", None, "")
+
+    def _left(self, error: BaseException | None, known: bool) -> None:
+        """The loop is gone, and nobody can be awaited any more. `known`: it is certain whether an exception took it."""
+        if self._entered:
+            return
+        job, self._in_hand = self._in_hand, None
+        if job is not None and not job.settled and not self._closed:
+            innocent = isinstance(error, NOT_ITS_FAULT_HERE) or (known and error is None)
+            reason = "" if innocent else LEFT if error is None else queue_requests.reason_of(error)
+            job.settled = True
+            self._say_in_thread(job, "release" if innocent else "fail", reason)
+        self._close_now()
+
+    def _say_in_thread(self, job: AsyncJob, kind: NackKind, reason: str) -> None:
+        """Blocks until it is said: the loop may be about to end."""
+        caller = self._caller.threads
+        request = queue_requests.nack(self._request.topic, [job.key], kind, delay_ms=None, reason=reason)
+        shard = self._caller.shard_map.shard_of(self._request.topic)
+        with contextlib.suppress(TopicdError):
+            caller.on_shard(lambda: shard, lambda connection: connection.ask(request), _PARTING_S)
+
+    async def close(self) -> None:
+        """Waits until what was finished is acknowledged, and gives back the rest. May be called twice."""
+        if self._closed:
+            return
+        self._stopping = True
+        self._flush()
+        with contextlib.suppress(TopicdError, TimeoutError):
+            async with asyncio.timeout(self._caller.timeout):
+                if self._unanswered:
+                    await asyncio.wait(list(self._unanswered))
+                await asyncio.sleep(0)
+                if self._repeat:
+                    again, self._repeat = self._repeat, b""
+                    await self._queue._finish_all(again)
+        self._close_now()
+
+    def _close_now(self) -> None:
+        if self._closed:
+            return
+        if self._gathering is not None:
+            self._repeat += rows_of(self._gathering.pending)
+            self._gathering = None
+        self._repeat += b"".join(self._unanswered.values())
+        self._closed = True
+        if self._repeat:
+            self._finish_in_thread(self._repeat)
+        if self._keeper is not None:
+            self._keeper.stop()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort(ConnectionLost("the stream of jobs is closed"))
+        self._wake()
+
+    def _finish_in_thread(self, rows: bytes) -> None:
+        caller, topic_id = self._caller.threads, self._working.topic_id
+        shard = self._caller.shard_map.shard_of(self._request.topic)
+        for piece in row_pieces(rows):
+            with contextlib.suppress(TopicdError):
+                caller.on_shard(
+                    lambda: shard, partial(_exchange, op=OP_ACK, body=ack_body(topic_id, piece)), _PARTING_S
+                )
+
+    async def __aenter__(self) -> AsyncWork:
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered = False
+        job, self._in_hand = self._in_hand, None
+        self.stop()  # Before: what goes back must not come here again.
+        if job is not None and not job.settled and not self._closed:
+            with contextlib.suppress(TopicdError):
+                if error is None or isinstance(error, NOT_ITS_FAULT_HERE):
+                    await job.release()
+                else:
+                    await job.fail(queue_requests.reason_of(error))
+        await self.close()
+
+    def __del__(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
+
+
+def _exchange(connection: Any, op: int, body: bytes) -> None:
+    connection.exchange(op, body)
+
+
+class AsyncLoop:
+    """One `async for` over a stream of jobs; see topicd.client.blocking.work.Loop."""
+
+    __slots__ = ("_guard", "_work")
+
+    def __init__(self, work: AsyncWork) -> None:
+        self._work = work
+        self._guard = Unseeing(work._left) if guard is None else guard(work._left)
+
+    def __aiter__(self) -> AsyncLoop:
+        return self
+
+    async def __anext__(self) -> AsyncJob:
+        return await self._work.__anext__()

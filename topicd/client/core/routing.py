@@ -1,0 +1,65 @@
+"""Requests about routers, built once for both faces. They go to the shard that owns the topic of their definitions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from topicd.client.core.answers import RouterInfo, router_of
+from topicd.client.core.arguments import Match, tag_match
+from topicd.client.core.requests import Request, of_topic
+from topicd.errors import InvalidRequest
+from topicd.ipc.protocol import messages
+from topicd.limits import LIST_PAGE_MAX, ROUTERS
+
+
+class Created(NamedTuple):
+    """The router, and whether it was there before."""
+
+    router: RouterInfo
+    created: bool
+
+
+class Page(NamedTuple):
+    routers: list[RouterInfo]
+    next: str | None
+
+
+class RoutersOfTopic(NamedTuple):
+    """Names of the routers that lead from a topic, and to it."""
+
+    leaving: list[str]
+    reaching: list[str]
+
+
+def create(router: str, source: str, dest: str, filter: Match, sample: int, **options: Any) -> Request[Created]:
+    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 1:
+        raise InvalidRequest(f"sample is a whole number from 1, one record in so many, not {sample!r:.50}")
+    message = messages.CreateRouter(
+        router=router, source=source, dest=dest, filter=tag_match(filter), sample=sample, **options
+    )
+    return of_topic(message, ROUTERS, lambda answer: Created(router_of(answer), bool(answer.get("created"))))
+
+
+def get(router: str) -> Request[RouterInfo]:
+    return of_topic(messages.GetRouter(router=router), ROUTERS, router_of)
+
+
+def page(prefix: str, source: str | None, dest: str | None, after: str) -> Request[Page]:
+    def parse(answer: dict[str, Any]) -> Page:
+        return Page([router_of(row) for row in answer.get("routers") or []], answer.get("next"))
+
+    message = messages.ListRouters(prefix=prefix, source=source, dest=dest, after=after, limit=LIST_PAGE_MAX)
+    return of_topic(message, ROUTERS, parse)
+
+
+def delete(router: str) -> Request[bool]:
+    return of_topic(messages.DeleteRouter(router=router), ROUTERS, lambda answer: bool(answer.get("deleted")))
+
+
+def of(topic: str) -> Request[RoutersOfTopic]:
+    def parse(answer: dict[str, Any]) -> RoutersOfTopic:
+        return RoutersOfTopic(
+            [str(name) for name in answer.get("from") or []], [str(n) for n in answer.get("to") or []]
+        )
+
+    return of_topic(messages.RoutersOf(topic=topic), topic, parse)

@@ -1,0 +1,498 @@
+"""HTTP/1.1 on one connection; the parser is llhttp (httptools). Promise: whatever bytes come, the peer gets answers in
+the order of its requests or the connection is closed; memory is bounded by one body, one read and MAX_HEAD.
+
+One request is worked on at a time; what a peer sends ahead waits, and when that is much it is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+
+from topicd.gateway.web.messages import (
+    STATUS_TEXT,
+    Accepted,
+    Application,
+    BodyRoom,
+    Head,
+    Headers,
+    Reply,
+    consumed,
+    no_op,
+)
+from topicd.limits import KIB, MIB
+
+MAX_HEAD = 64 * KIB
+MAX_HEADERS = 128
+HEAD_S = 60.0  # to receive a head; as long may a body stand still
+_AHEAD = 16  # requests sent ahead before reading stops
+_SWALLOW = 1 * MIB  # of a body that nobody wants, before the connection is closed instead
+_WRITE_HIGH = 256 * KIB
+_LINGER_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class _Incoming:
+    """A request while it arrives."""
+
+    __slots__ = ("accepted", "body", "head", "keep_alive", "reply", "size")
+
+    def __init__(self) -> None:
+        self.head: Head | None = None
+        self.accepted: Accepted | None = None
+        self.reply: Reply | None = None  # it is refused with this
+        self.body: list[bytes] = []
+        self.size = 0
+        self.keep_alive = True
+
+
+class Http1(asyncio.Protocol):
+    def __init__(self, app: Application, room: BodyRoom, ended: Callable[[Any], None]) -> None:
+        self._app = app
+        self._room = room
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._peer = ""
+        self._incoming: _Incoming | None = None
+        self._waiting: deque[_Incoming] = deque()
+        self._current: _Incoming | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stream: Http1Stream | None = None
+        self._raw: Callable[[bytes], None] | None = None  # upgraded: bytes go there
+        self._head_bytes = 0
+        self._target = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._header_count = 0
+        self._host_count = 0
+        self._broken = False  # what comes is not read any more
+        self._half_closed = False
+        self._draining = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.paused = False
+
+    # ---- transport ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        transport.set_write_buffer_limits(high=_WRITE_HIGH)  # type: ignore[attr-defined]
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        if self._raw is not None:
+            self._raw(data)
+            return
+        if self._broken or self._stream is not None:
+            return
+        if self._incoming is None or self._incoming.head is None:
+            self._head_bytes += len(data)
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as exc:
+            self._refuse_bytes(str(exc) or type(exc).__name__)
+        if self._head_bytes > MAX_HEAD and (self._incoming is not None and self._incoming.head is None):
+            self._refuse_bytes(f"the head of a request has at most {MAX_HEAD} bytes")
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as exc:
+                # An upgrade that somebody wants is made by the request itself; all others are ignored.
+                data = data[exc.args[0] :]
+                if self._raw_expected():
+                    self._early = data
+                    return
+                self._parser = httptools.HttpRequestParser(self)
+            except httptools.HttpParserCallbackError as exc:
+                raise httptools.HttpParserError(str(exc.__context__ or exc)) from None
+
+    _early = b""
+
+    def _raw_expected(self) -> bool:
+        last = self._waiting[-1] if self._waiting else self._current
+        return last is not None and last.head is not None and _wants_websocket(last.head)
+
+    def eof_received(self) -> bool:
+        """A peer that has sent all it wants may wait for its answer; one that listens to a stream is gone."""
+        self._half_closed = True
+        return self._current is not None and self._stream is None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._broken = True
+        self._disarm()
+        if self._stream is not None:
+            self._stream.lost()
+        for request in (*self._waiting, self._incoming, self._current):
+            self._give_up(request)
+        self._waiting.clear()
+        self._incoming = None
+        if self._task is not None:
+            self._task.cancel()
+        self._ended(self)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self._stream is not None:
+            self._stream.on_writable()
+
+    def shutdown(self) -> None:
+        """The daemon stops: an idle connection ends now, a busy one behind its answer."""
+        self._draining = True
+        if self._current is None and not self._waiting and self._transport is not None:
+            self._transport.close()
+
+    # ---- the parser's calls ----
+
+    def on_message_begin(self) -> None:
+        self._incoming = _Incoming()
+        self._headers = {}
+        self._target = b""
+        self._header_count = self._host_count = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+        if len(self._target) > MAX_HEAD:
+            raise ValueError(f"the head of a request has at most {MAX_HEAD} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_count += 1
+        if self._header_count > MAX_HEADERS:
+            raise ValueError(f"a request has at most {MAX_HEADERS} headers")
+        name = name.lower()
+        if name == b"host":
+            self._host_count += 1
+        self._headers.setdefault(name, value)
+
+    def on_headers_complete(self) -> None:
+        request, parser = self._incoming, self._parser
+        if request is None:
+            return
+        self._head_bytes = 0
+        version = parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise ValueError(f"HTTP/{version} is not spoken here")
+        if self._host_count > 1 or (version == "1.1" and not self._host_count):
+            raise ValueError("a request has one Host")
+        coding = self._headers.get(b"transfer-encoding")
+        if coding is not None and (version == "1.0" or coding.lower() != b"chunked"):
+            raise ValueError("the only transfer encoding is chunked")
+        head = request.head = Head(
+            parser.get_method().decode("latin-1"), _origin_form(self._target), self._headers, version, self._peer
+        )
+        # An upgrade that is refused ends the connection: what is behind it was not meant for this parser.
+        request.keep_alive = parser.should_keep_alive() and not _wants_websocket(head)
+        verdict = self._app.begin(head)
+        if isinstance(verdict, Reply):
+            request.reply = verdict
+        else:
+            request.accepted = verdict
+        self._check_announced(request, head)
+
+    def _check_announced(self, request: _Incoming, head: Head) -> None:
+        length = head.headers.get(b"content-length", b"")
+        announced = int(length) if length.isdigit() else 0
+        if request.accepted is not None and announced > request.accepted.body_limit:
+            self._turn_down(request, self._app.too_large(request.accepted.body_limit))
+        if request.reply is not None and (announced > _SWALLOW or b"expect" in head.headers):
+            # Its body is not worth reading.
+            self._answer_early(request)
+        elif head.headers.get(b"expect", b"").lower() == b"100-continue" and self._idle and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    @property
+    def _idle(self) -> bool:
+        """No answer is under way."""
+        return self._current is None and not self._waiting
+
+    def on_body(self, piece: bytes) -> None:
+        request = self._incoming
+        if request is None or self._broken:
+            return
+        self._arm()
+        request.size += len(piece)
+        if request.reply is not None:
+            if request.size > _SWALLOW:
+                self._answer_early(request)
+            return
+        if request.accepted is None:
+            return
+        if request.size > request.accepted.body_limit:
+            self._turn_down(request, self._app.too_large(request.accepted.body_limit))
+            self._answer_early(request)
+        elif not self._room.take(len(piece)):
+            request.size -= len(piece)
+            self._turn_down(request, self._app.crowded())
+            self._answer_early(request)
+        else:
+            request.body.append(piece)
+
+    def on_message_complete(self) -> None:
+        request, self._incoming = self._incoming, None
+        if request is None or self._broken:
+            return
+        self._disarm()
+        self._waiting.append(request)
+        if self._transport is not None and len(self._waiting) > _AHEAD:
+            self._transport.pause_reading()
+        self._next()
+
+    # ---- refusals ----
+
+    def _turn_down(self, request: _Incoming, reply: Reply) -> None:
+        self._give_up(request)
+        request.accepted = None
+        request.reply = reply
+
+    def _give_up(self, request: _Incoming | None) -> None:
+        """Give back what it holds."""
+        if request is None or request.accepted is None:
+            return
+        self._room.give_back(sum(map(len, request.body)))
+        request.body = []
+        accepted, request.accepted = request.accepted, None
+        accepted.over()
+
+    def _answer_early(self, request: _Incoming) -> None:
+        """Before its body is here: behind this answer nothing more is read."""
+        self._broken = True
+        self._incoming = None
+        request.keep_alive = False
+        self._waiting.append(request)
+        self._next()
+
+    def _refuse_bytes(self, why: str) -> None:
+        if self._broken:
+            return
+        request = self._incoming or _Incoming()
+        self._give_up(request)
+        request.reply = self._app.malformed(why)
+        self._answer_early(request)
+
+    # ---- answers ----
+
+    def _next(self) -> None:
+        if self._current is not None or self._transport is None:
+            return
+        if not self._waiting:
+            self._arm()
+            if self._half_closed or self._draining:
+                self._transport.close()
+            return
+        request = self._current = self._waiting.popleft()
+        if len(self._waiting) <= _AHEAD // 2 and not self._broken:
+            self._transport.resume_reading()
+        self._task = self._loop.create_task(self._serve(request))
+
+    async def _serve(self, request: _Incoming) -> None:
+        reply = request.reply
+        try:
+            if reply is None and request.accepted is not None:
+                body = request.body[0] if len(request.body) == 1 else b"".join(request.body)
+                reply = await request.accepted.run(body, _Exchange(self, request))
+            elif reply is not None and reply.delay:
+                await asyncio.sleep(reply.delay)
+        finally:
+            self._give_up(request)
+        self._current, self._task = None, None
+        if reply is None:
+            return  # a stream, which has ended by now
+        self._send(request, reply)
+        self._next()
+
+    def _send(self, request: _Incoming, reply: Reply) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        keep = request.keep_alive and not (reply.close or self._draining or self._broken)
+        head = _head(reply.status, reply.content_type, reply.headers, len(reply.body), keep=keep)
+        if request.head is not None and request.head.method == "HEAD":
+            transport.write(head)
+        else:
+            transport.write(head + reply.body)
+        if not keep:
+            self._finish()
+
+    def _finish(self) -> None:
+        """The peer may still be sending: an unread byte would turn our answer into a reset."""
+        self._broken = True
+        transport = self._transport
+        if transport is None:
+            return
+        if transport.can_write_eof() and not self._half_closed:
+            transport.write_eof()
+            self._loop.call_later(_LINGER_S, transport.close)
+        else:
+            transport.close()
+
+    # ---- streams ----
+
+    def begin_stream(self, request: _Incoming, headers: Headers) -> Http1Stream:
+        chunked = request.head is not None and request.head.version == "1.1"
+        lines = [*headers, (b"Connection", b"keep-alive" if chunked else b"close")]
+        if chunked:
+            lines.append((b"Transfer-Encoding", b"chunked"))
+        stream = self._stream = Http1Stream(self, chunked)
+        if self._transport is not None:
+            self._transport.write(_lines(200, lines))
+        return stream
+
+    def begin_raw(self, headers: Headers, receive: Callable[[bytes], None]) -> Http1Stream:
+        stream = self._stream = Http1Stream(self, chunked=False)
+        if self._transport is not None:
+            self._transport.write(_lines(101, headers))
+        self._raw = receive
+        if self._early:
+            self._loop.call_soon(receive, self._early)
+            self._early = b""
+        return stream
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    @property
+    def buffered(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def limit_buffer(self, high: int) -> None:
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=high)
+
+    def pause_reading(self, paused: bool) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def end_stream(self, tail: bytes) -> None:
+        self._stream = None
+        if self._transport is not None:
+            if tail:
+                self._transport.write(tail)
+            self._finish()
+
+    # ---- time ----
+
+    def _arm(self) -> None:
+        """A head, or the next piece of a body, must come in time."""
+        self._disarm()
+        if self._transport is not None and self._stream is None:
+            self._timer = self._loop.call_later(HEAD_S, self._late)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._current is not None or self._transport is None:
+            return
+        if self._incoming is None and not self._head_bytes:
+            self._transport.close()  # an idle connection that was kept alive
+        else:
+            self._refuse_bytes(f"the request did not arrive within {HEAD_S:g} s")
+
+
+class _Exchange:
+    __slots__ = ("_connection", "_request")
+
+    def __init__(self, connection: Http1, request: _Incoming) -> None:
+        self._connection = connection
+        self._request = request
+
+    def stream(self, headers: Headers) -> Http1Stream:
+        return self._connection.begin_stream(self._request, headers)
+
+    def upgrade(self, headers: Headers, receive: Callable[[bytes], None]) -> Http1Stream:
+        return self._connection.begin_raw(headers, receive)
+
+
+class Http1Stream:
+    def __init__(self, connection: Http1, chunked: bool) -> None:
+        self._connection = connection
+        self._chunked = chunked
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.on_writable: Callable[[], None] = no_op
+
+    @property
+    def writable(self) -> bool:
+        return not self._connection.paused and not self.gone.done()
+
+    @property
+    def buffered(self) -> int:
+        return self._connection.buffered
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+    def send_at_once(self) -> None:
+        self._connection.limit_buffer(0)
+
+    def pause_reading(self, paused: bool) -> None:
+        self._connection.pause_reading(paused)
+
+    def write(self, data: bytes) -> None:
+        if not self.gone.done() and data:
+            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def close(self) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
+            self._connection.end_stream(b"0\r\n\r\n" if self._chunked else b"")
+
+    def lost(self) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+
+def _wants_websocket(head: Head) -> bool:
+    return head.headers.get(b"upgrade", b"").lower() == b"websocket"
+
+
+def _origin_form(target: bytes) -> bytes:
+    """The path of an absolute-form target, which a proxy would send."""
+    if target.startswith((b"http://", b"https://")):
+        rest = target.split(b"//", 1)[1]
+        return b"/" + rest.partition(b"/")[2]
+    return target if target.startswith(b"/") else b"/" + target
+
+
+def _head(status: int, content_type: bytes, headers: Headers, length: int, *, keep: bool) -> bytes:
+    extra = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
+        status,
+        STATUS_TEXT.get(status, b"Unknown"),
+        content_type,
+        length,
+        extra,
+        b"" if keep else b"Connection: close\r\n",
+    )
+
+
+def _lines(status: int, headers: Headers) -> bytes:
+    extra = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, STATUS_TEXT.get(status, b"Unknown"), extra)
+
+
+__all__ = ["HEAD_S", "MAX_HEAD", "Http1", "Http1Stream", "consumed"]

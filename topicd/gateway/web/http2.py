@@ -1,0 +1,392 @@
+"""Cleartext HTTP/2 with prior knowledge on one connection; frames are the h2 library's. Promise: as http1, for up to
+MAX_STREAMS requests at once. A peer that resets more than it lets finish, or does not answer pings, is sent away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import h2.settings
+
+from topicd.gateway.web.messages import Accepted, Application, BodyRoom, Head, Headers, Reply, consumed, no_op
+from topicd.limits import KIB, MIB
+
+STREAM_WINDOW = 1 * MIB
+CONNECTION_WINDOW = 4 * MIB
+MAX_STREAMS = 1024
+PING_S = 20.0
+_RESETS = 200  # beyond what was answered, before the peer is sent away
+_STREAM_HIGH = 256 * KIB  # bytes that wait for a window before a stream is not writable any more
+_WRITE_HIGH = 256 * KIB
+_FIRST_WINDOW = 65_535
+_FORBIDDEN = (b"connection", b"keep-alive", b"transfer-encoding", b"upgrade")
+
+
+class _Stream:
+    """One request and its answer."""
+
+    def __init__(self, connection: Http2, number: int) -> None:
+        self._connection = connection
+        self.number = number
+        self.accepted: Accepted | None = None
+        self.reply: Reply | None = None
+        self.body: list[bytes] = []
+        self.size = 0
+        self.task: asyncio.Task[None] | None = None
+        self.out = bytearray()
+        self.ended = False  # nothing follows what is in `out`
+        self.streaming = False
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.on_writable: Callable[[], None] = no_op
+
+    @property
+    def writable(self) -> bool:
+        return len(self.out) < _STREAM_HIGH and not self._connection.paused and not self.gone.done()
+
+    @property
+    def buffered(self) -> int:
+        return len(self.out)
+
+    def abort(self) -> None:
+        self._connection.reset(self)
+
+    def write(self, data: bytes) -> None:
+        if not self.gone.done() and data:
+            self.out += data
+            self._connection.flush_soon(self)
+
+    def close(self) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
+            self.ended = True
+            self._connection.flush_soon(self)
+
+    def send_at_once(self) -> None:
+        raise NotImplementedError("HTTP/2 connections are not upgraded")
+
+    def pause_reading(self, paused: bool) -> None:
+        raise NotImplementedError("HTTP/2 connections are not upgraded")
+
+    # ---- as Exchange ----
+
+    def stream(self, headers: Headers) -> _Stream:
+        self.streaming = True
+        kept = [(name.lower(), value) for name, value in headers if name.lower() not in _FORBIDDEN]
+        self._connection.send_headers(self, [(b":status", b"200"), *kept], end=False)
+        return self
+
+    def upgrade(self, headers: Headers, receive: Callable[[bytes], None]) -> _Stream:
+        raise NotImplementedError("HTTP/2 connections are not upgraded")
+
+
+class Http2(asyncio.Protocol):
+    def __init__(self, app: Application, room: BodyRoom, ended: Callable[[Any], None]) -> None:
+        self._app = app
+        self._room = room
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        config = h2.config.H2Configuration(client_side=False, header_encoding=None)
+        self._h2 = h2.connection.H2Connection(config=config)
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._streams: dict[int, _Stream] = {}
+        self._pending: dict[int, _Stream] = {}  # with something to send
+        self._flushing = False
+        self._resets = 0
+        self._closing = False
+        self._draining = False
+        self._ping: asyncio.TimerHandle | None = None
+        self._pong_due = False
+        self._heard = False
+        self.paused = False
+
+    # ---- transport ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        transport.set_write_buffer_limits(high=_WRITE_HIGH)  # type: ignore[attr-defined]
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        codes = h2.settings.SettingCodes
+        self._h2.local_settings = h2.settings.Settings(
+            client=False,
+            initial_values={
+                codes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                codes.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
+                codes.MAX_HEADER_LIST_SIZE: 64 * KIB,
+                codes.ENABLE_CONNECT_PROTOCOL: 0,
+            },
+        )
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(CONNECTION_WINDOW - _FIRST_WINDOW)
+        self._send()
+        self._ping = self._loop.call_later(PING_S, self._beat)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._heard = True
+        try:
+            events = self._h2.receive_data(data)
+        except h2.exceptions.ProtocolError:
+            self._send()
+            self._close()
+            return
+        except Exception:
+            # hpack and hyperframe have errors of their own for garbage.
+            self._close()
+            return
+        for event in events:
+            self._take(event)
+        self._pump()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._closing = True
+        if self._ping is not None:
+            self._ping.cancel()
+        for stream in list(self._streams.values()):
+            self._drop(stream)
+        self._ended(self)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self._pump()
+        for stream in list(self._streams.values()):
+            if stream.streaming and stream.writable:
+                stream.on_writable()
+
+    def shutdown(self) -> None:
+        self._draining = True
+        if not self._streams:
+            self._goodbye(h2.errors.ErrorCodes.NO_ERROR)
+
+    # ---- what comes ----
+
+    def _take(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.RequestReceived):
+            self._begin(event)
+        elif isinstance(event, h2.events.DataReceived):
+            self._data(event)
+        elif isinstance(event, h2.events.StreamEnded):
+            self._complete(event.stream_id)
+        elif isinstance(event, h2.events.StreamReset):
+            self._reset(event.stream_id)
+        elif isinstance(event, h2.events.PingAckReceived):
+            self._pong_due = False
+        elif isinstance(event, h2.events.ConnectionTerminated):
+            self._close()
+
+    def _begin(self, event: h2.events.RequestReceived) -> None:
+        number = int(event.stream_id or 0)
+        stream = self._streams[number] = _Stream(self, number)
+        headers: dict[bytes, bytes] = {}
+        for name, value in event.headers or ():
+            headers.setdefault(bytes(name), bytes(value))
+        if b"host" not in headers and b":authority" in headers:
+            headers[b"host"] = headers[b":authority"]
+        method = headers.get(b":method", b"").decode("latin-1")
+        head = Head(method, headers.get(b":path", b"/"), headers, "2", self._peer)
+        verdict = self._app.begin(head)
+        if isinstance(verdict, Reply):
+            stream.reply = verdict
+        else:
+            stream.accepted = verdict
+            length = headers.get(b"content-length", b"")
+            if length.isdigit() and int(length) > verdict.body_limit:
+                self._turn_down(stream, self._app.too_large(verdict.body_limit))
+        if stream.reply is not None and event.stream_ended is None:
+            self._complete(number)  # its body is not worth reading
+
+    def _data(self, event: h2.events.DataReceived) -> None:
+        number, piece = int(event.stream_id or 0), bytes(event.data or b"")
+        if event.flow_controlled_length:
+            self._h2.acknowledge_received_data(event.flow_controlled_length, number)
+        stream = self._streams.get(number)
+        if stream is None or stream.accepted is None or stream.task is not None:
+            return
+        stream.size += len(piece)
+        if stream.size > stream.accepted.body_limit:
+            self._turn_down(stream, self._app.too_large(stream.accepted.body_limit))
+            self._complete(number)
+        elif not self._room.take(len(piece)):
+            self._turn_down(stream, self._app.crowded())
+            self._complete(number)
+        else:
+            stream.body.append(piece)
+
+    def _complete(self, number: int) -> None:
+        stream = self._streams.get(number)
+        if stream is None or stream.task is not None:
+            return
+        stream.task = self._loop.create_task(self._serve(stream))
+        stream.task.add_done_callback(consumed)
+
+    def _reset(self, number: int | None) -> None:
+        self._resets += 1
+        stream = self._streams.get(int(number or 0))
+        if stream is not None:
+            self._drop(stream)
+        if self._resets > _RESETS:
+            self._goodbye(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+
+    # ---- refusals ----
+
+    def _turn_down(self, stream: _Stream, reply: Reply) -> None:
+        self._give_up(stream)
+        stream.reply = reply
+
+    def _give_up(self, stream: _Stream) -> None:
+        if stream.accepted is not None:
+            self._room.give_back(sum(map(len, stream.body)))
+            stream.body = []
+            accepted, stream.accepted = stream.accepted, None
+            accepted.over()
+
+    def _drop(self, stream: _Stream) -> None:
+        self._streams.pop(stream.number, None)
+        self._pending.pop(stream.number, None)
+        self._give_up(stream)
+        stream.out.clear()
+        if not stream.gone.done():
+            stream.gone.set_result(None)
+        if stream.task is not None:
+            stream.task.cancel()
+
+    # ---- answers ----
+
+    async def _serve(self, stream: _Stream) -> None:
+        reply = stream.reply
+        try:
+            if reply is None and stream.accepted is not None:
+                reply = await stream.accepted.run(b"".join(stream.body), stream)
+            elif reply is not None and reply.delay:
+                await asyncio.sleep(reply.delay)
+        finally:
+            self._give_up(stream)
+        if reply is None or stream.number not in self._streams:
+            return
+        length = b"%d" % len(reply.body)
+        headers = [(b":status", b"%d" % reply.status), (b"content-type", reply.content_type)]
+        headers += [(name.lower(), value) for name, value in reply.headers if name.lower() not in _FORBIDDEN]
+        self.send_headers(stream, [*headers, (b"content-length", length)], end=not reply.body)
+        if reply.body:
+            stream.out += reply.body
+            stream.ended = True
+        self.flush_soon(stream)
+        self._resets = max(0, self._resets - 1)
+
+    def send_headers(self, stream: _Stream, headers: Headers, *, end: bool) -> None:
+        if stream.number not in self._streams:
+            return
+        try:
+            self._h2.send_headers(stream.number, headers, end_stream=end)
+        except h2.exceptions.ProtocolError:
+            self._drop(stream)
+            return
+        if end:
+            self._forget(stream)
+        self._send()
+
+    def reset(self, stream: _Stream) -> None:
+        if stream.number in self._streams:
+            self._h2.reset_stream(stream.number, h2.errors.ErrorCodes.CANCEL)
+            self._send()
+            self._forget(stream)
+
+    def _forget(self, stream: _Stream) -> None:
+        self._streams.pop(stream.number, None)
+        self._pending.pop(stream.number, None)
+        if not stream.gone.done():
+            stream.gone.set_result(None)
+        if self._draining and not self._streams:
+            self._goodbye(h2.errors.ErrorCodes.NO_ERROR)
+
+    def flush_soon(self, stream: _Stream) -> None:
+        if stream.number in self._streams:
+            self._pending[stream.number] = stream
+            if not self._flushing:
+                self._flushing = True
+                self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send what the windows allow."""
+        for stream in list(self._pending.values()):
+            if self.paused or self._closing:
+                break
+            self._pump_one(stream)
+        self._send()
+
+    def _pump_one(self, stream: _Stream) -> None:
+        blocked = len(stream.out) >= _STREAM_HIGH
+        try:
+            while stream.out:
+                room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
+                if room <= 0 or self.paused:
+                    break
+                piece = bytes(memoryview(stream.out)[:room])
+                del stream.out[: len(piece)]
+                last = stream.ended and not stream.out
+                self._h2.send_data(stream.number, piece, end_stream=last)
+                if last:
+                    self._forget(stream)
+                    return
+            if stream.ended and not stream.out:
+                self._h2.end_stream(stream.number)
+                self._forget(stream)
+                return
+        except h2.exceptions.ProtocolError:
+            self._drop(stream)
+            return
+        if not stream.out:
+            self._pending.pop(stream.number, None)
+        if blocked and stream.writable:
+            stream.on_writable()
+
+    def _send(self) -> None:
+        data = self._h2.data_to_send()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    # ---- life ----
+
+    def _beat(self) -> None:
+        self._ping = None
+        if self._transport is None:
+            return
+        if self._pong_due and not self._heard:
+            self._close()
+            return
+        self._heard = False
+        self._pong_due = True
+        self._h2.ping(b"topicd\0\0")
+        self._send()
+        self._ping = self._loop.call_later(PING_S, self._beat)
+
+    def _goodbye(self, code: h2.errors.ErrorCodes) -> None:
+        if not self._closing and self._transport is not None:
+            self._h2.close_connection(error_code=code)
+            self._send()
+            self._close()
+
+    def _close(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
