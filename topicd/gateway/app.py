@@ -24,6 +24,9 @@ from topicd.tokens import EVERYTHING
 log = logging.getLogger(__name__)
 
 _COMPRESS_FROM = 1 * KIB
+GLANCES = ("glance", "pulse")  # kinds of endpoints that the dashboard may look at without a key
+# Paths whose name is that of a topic or a router: a key has to reach it.
+NAMED = ("/v0/topics/", "/v0/routers/", "/dashboard/topics/", "/dashboard/queues/", "/dashboard/consumers/")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -55,7 +58,7 @@ class App:
         if found is None and head.method in ("GET", "HEAD") and service.files.has(segments):
             self._check_host(head)
             return self._finished(head, service.files.answer(segments, head))
-        if kind not in ("open", "early"):
+        if kind not in ("open", "early", "pulse"):
             if service.draining:
                 raise errors.shutting_down()
             if not service.ready:
@@ -66,7 +69,8 @@ class App:
         rights, key = EVERYTHING, None
         if self._needs_key(kind):
             token = head.params().get("token", "") if kind == "events" else ""
-            rights = service.keys.identify(head, token)
+            guest = service.keys.guest(head, service.settings.dashboard_guests) if kind in GLANCES else None
+            rights = guest or service.keys.identify(head, token)
             key = rights.name
         call = Call(service, head, rights, key)
         call.count()
@@ -87,7 +91,7 @@ class App:
             raise refusal
         if rights is not EVERYTHING:
             require(rights, one.scopes)
-            if found.names and one.path.startswith(("/v0/topics/", "/v0/routers/")):
+            if found.names and one.path.startswith(NAMED):
                 require_name(rights, found.names[0])
         if one.kind in ("events", "session"):
             call.cors = self.cors(call.head)

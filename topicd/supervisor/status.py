@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topicd import __version__, limits
+from topicd import __version__, limits, telemetry
 from topicd.config import Settings
 from topicd.ipc.protocol.wire import PROTOCOL_VERSION
 from topicd.paths import RunDir
@@ -97,6 +97,7 @@ class ProcessTable:
             "percent": 100.0,
             "what": "",
             "stats": None,
+            "warnings": telemetry.recent(),
             **self._usage(os.getpid()),
         }
         found = [own, *(self._row(child, now, with_stats) for child in children)]
