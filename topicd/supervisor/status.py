@@ -68,7 +68,7 @@ def _standing(child: Child) -> str:
 
 def greeting(run: RunDir, http: str = "") -> str:
     """What somebody sees who starts it by hand; the commands work in any directory and any shell."""
-    web = f"\nHTTP on {http}: curl {http}/v0/topics" if http else ""
+    web = f"\ndashboard: {http}/\nHTTP: curl {http}/v0/topics" if http else ""
     usual = [Path("/run/topicd"), Path(os.environ.get("XDG_RUNTIME_DIR", "/nowhere")) / "topicd"]
     where = "" if run.root in usual else f"\n  export TOPICD_SOCKET={shlex.quote(str(run.socket))}"
     beside = Path(sys.executable).parent / "topicctl"

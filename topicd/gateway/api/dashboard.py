@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-from topicd.errors import TopicdError
-from topicd.gateway import errors
 from topicd.gateway.batches import TopicBatch
 from topicd.gateway.dashboard.pulse import STEP_S
 from topicd.gateway.dashboard.showing import shown
@@ -46,7 +44,9 @@ async def stream(call: Call) -> Reply | None:
         require_name(call.rights, topic)
     with service.usage.stream(call.key):
         follower = Newest(clamp(call.number("rate", _RATE), 1, RATE_MAX))
-        tail = await _followed(call, topic, follower) if topic else None
+        if topic:
+            await service.shards.id_of(topic)  # an absent one is an answer, not an event
+        tail = await service.tails.follow(topic, follower) if topic else None
         try:
             events = call.events()
             await _feed(call, events, follower if tail is not None else None)
@@ -54,13 +54,6 @@ async def stream(call: Call) -> Reply | None:
             if tail is not None:
                 service.tails.unfollow(tail, follower)
     return None
-
-
-async def _followed(call: Call, topic: str, follower: Newest) -> Tail:
-    try:
-        return await call.service.tails.follow(topic, follower)
-    except TopicdError as exc:
-        raise errors.of(exc, topic) from None
 
 
 async def _feed(call: Call, events: EventStream, follower: Newest | None) -> None:
