@@ -48,7 +48,6 @@ class Visit:
         self.context = context
         self.daemon = daemon
         self.said: list[str] = []  # errors and warnings of the console, and of the page
-        self.loaded = 0  # bytes that came over the wire
         context.set_default_timeout(WAIT_MS)
         expect.set_options(timeout=WAIT_MS)
         self.page: Page = context.new_page()

@@ -1,4 +1,4 @@
-"""`make screenshots`: every view of the dashboard, light and dark, and two as a telephone shows them, into docs/images."""
+"""`make screenshots`: every view of the dashboard, light and dark, two as a telephone shows them, into docs/images."""
 
 from __future__ import annotations
 

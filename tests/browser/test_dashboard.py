@@ -173,7 +173,6 @@ def test_a_shard_is_killed_and_comes_back_before_ones_eyes(me: Visit, daemon: Da
     me.shows("Rings between delivery and WAL shards")
 
 
-@pytest.mark.usefixtures("topic")
 def test_a_lost_connection_is_told_and_mended(opened: Browser, daemon: Daemon) -> None:
     with visit(opened, daemon) as me:
         page = me.go("now")
@@ -240,9 +239,7 @@ def test_no_view_has_a_serious_fault_or_needs_more_width(opened: Browser, daemon
         for view in pages:
             page = me.go(view)
             expect(page.locator(".shell code").first).to_be_visible()
-            page.wait_for_function(
-                "!document.querySelector('.tiles') || document.querySelector('.tiles').childElementCount > 0"
-            )
+            page.wait_for_function("[...document.querySelectorAll('.tiles')].every((one) => one.childElementCount)")
             assert me.faults() == [], view
             page.set_viewport_size({"width": 380, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= 380, view
