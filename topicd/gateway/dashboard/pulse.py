@@ -87,13 +87,15 @@ class Pulse:
         sums = summed(status, monotonic)
         flow = rates(self._before, sums)
         self._rates = topic_rates(self._before, sums)
-        self._before = sums
+        measured, self._before = self._before is not None, sums  # a first look has nothing to compare with
         self._look_at_consumers(monotonic)
         around = self._surroundings.look(now, monotonic)
         wrong = problems(status, around, self._consumers, now)
         tick = {**told(status, flow, self._rates), "now_ms": now, "version": __version__, **around}
         tick["problems"] = [one.row() for one in wrong]
-        self._remember(now, tick)
+        tick["measured"] = measured
+        if measured:
+            self._remember(now, tick)
         whole = msgspec.json.encode(tick)
         bare = msgspec.json.encode(without_names(tick))
         self._last = whole, bare

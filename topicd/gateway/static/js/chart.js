@@ -9,9 +9,10 @@ const LEFT = 44;
 const BOTTOM = 18;
 const TOP = 8;
 
-// rows: [[ts, value, value…]]; lines: [{name, class}]; shown: value → text; an hour ending now.
-export function lineChart(title, lines, rows, shown, { span = 3600e3, step = 5000, floor = 0, base = 10 } = {}) {
+// rows: [[ts, value, value…]]; lines: [{name, class}]; shown: value → text. The last hour, or as much of it as was seen.
+export function lineChart(title, lines, rows, shown, { longest = 3600e3, shortest = 300e3, step = 5000, floor = 0, base = 10 } = {}) {
   const end = rows.length ? rows[rows.length - 1][0] : Date.now();
+  const span = Math.min(longest, Math.max(shortest, rows.length ? end - rows[0][0] : 0));
   const begin = end - span;
   const inside = rows.filter((row) => row[0] >= begin);
   const values = inside.flatMap((row) => row.slice(1));

@@ -105,7 +105,7 @@ function take(tick) {
   const lost = shared.tick?.run !== undefined && tick.run !== shared.tick.run;
   shared.tick = tick;
   const last = shared.history[shared.history.length - 1];
-  if (!last || tick.now_ms - last[0] >= shared.step - 200) {
+  if (tick.measured && (!last || tick.now_ms - last[0] >= shared.step - 200)) {
     const all = (name) => tick.processes.reduce((sum, row) => sum + row[name], 0);
     shared.history.push([tick.now_ms, tick.flow.in, tick.flow.out, ...tick.latency.append, ...tick.latency.sync,
       tick.pressure.value, all("cpu"), all("rss")]);
