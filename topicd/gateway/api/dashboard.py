@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from topicd.gateway.api.topics import known_name
 from topicd.gateway.batches import TopicBatch
 from topicd.gateway.dashboard.pulse import STEP_S
 from topicd.gateway.dashboard.showing import shown
@@ -40,6 +41,7 @@ async def stream(call: Call) -> Reply | None:
     service = call.service
     topic = call.params.get("tail", "")
     if topic:
+        known_name(topic)
         require(call.rights, ("read",))
         require_name(call.rights, topic)
     with service.usage.stream(call.key):

@@ -92,8 +92,12 @@ export function shell(...lines) {
     lines.filter(Boolean).map((line) => h("div", { class: "line-of-code" }, h("code", { tabindex: "0" }, line),
       h("button", { type: "button", class: "ghost small", "aria-label": `Copy ${line.slice(0, 40)}`,
         onclick: async () => {
-          await navigator.clipboard.writeText(line);
-          toast("copied");
+          try {
+            await navigator.clipboard.writeText(line);
+            toast("copied");
+          } catch {
+            toast("the browser lets this page copy nothing: select the line", "bad"); // not over plain HTTP from afar
+          }
         } }, "copy"))));
 }
 
