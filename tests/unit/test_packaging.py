@@ -53,5 +53,7 @@ def test_compiling_installs_what_compiling_needs_and_nothing_else() -> None:
 def test_tests_install_everything_else_that_is_declared() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = {_name(line) for name in extras for line in extras[name]}
-    assert wanted <= _locked("requirements-dev.lock") | _locked("requirements-build.lock") | _locked("requirements.lock")
+    assert wanted <= _locked("requirements-dev.lock") | _locked("requirements-build.lock") | _locked(
+        "requirements.lock"
+    )
     assert "-r requirements-build.lock" in (ROOT / "requirements-dev.lock").read_text().splitlines()
