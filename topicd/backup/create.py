@@ -23,7 +23,7 @@ import xxhash
 from topicd import __version__
 from topicd.backup import tree
 from topicd.backup.manifest import TREE, Earlier, Entry, Manifest, ManifestWriter
-from topicd.backup.shelf import Shelf, backup_id, remove_tree
+from topicd.backup.shelf import Shelf, Shelved, backup_id, remove_tree
 from topicd.backup.taking import Advance, Taker
 from topicd.clock import Clock
 from topicd.disk import envelope, identity
@@ -89,11 +89,10 @@ class Creation:
         earlier = shelf.newest(format_id)
         try:
             on_step("sealed segments")
-            staged = self._stage(partial)
+            staged = self._stage(partial, self._earlier(earlier))
             on_step("hold")
             source.hold()
-            before = [Earlier(fs, shelf.path(earlier.id), earlier.manifest)] if earlier and earlier.manifest else []
-            taker = Taker(fs, partial / TREE, [*staged, *before], self._advance)
+            taker = Taker(fs, partial / TREE, [*staged, *self._earlier(earlier)], self._advance)
             writer = ManifestWriter(fs, partial)
             on_step("segments")
             topics = self._take_topics(taker, writer)
@@ -124,19 +123,24 @@ class Creation:
 
     # ---- topics ----
 
-    def _stage(self, partial: Path) -> list[Earlier]:
+    def _earlier(self, found: Shelved | None) -> list[Earlier]:
+        if found is None or found.manifest is None:
+            return []
+        return [Earlier(self._fs, self._shelf.path(found.id), found.manifest)]
+
+    def _stage(self, partial: Path, earlier: list[Earlier]) -> list[Earlier]:
         """Where segments have to be copied, most of that is done before anything is held. Where links do, there is
         nothing to save."""
         fs, stage = self._fs, partial / "stage"
         fs.mkdir(stage)
-        taker, writer = Taker(fs, partial / TREE, [], self._told), ManifestWriter(fs, stage)
+        taker, writer = Taker(fs, partial / TREE, earlier, self._told), ManifestWriter(fs, stage)
         for directory in tree.topic_dirs(fs, self._data):
             for item in tree.topic_items(fs, directory, fixed_only=True):
                 try:
                     writer.add(taker.take(item))
                 except FileNotFoundError:
                     continue  # nothing is held yet
-                if taker.links:
+                if taker.shares_source:
                     return []
         manifest = Manifest("", 0, 0, "", "", "", 0, True, [])
         writer.finish(manifest)

@@ -33,6 +33,7 @@ class Taker:
         self._advance = advance
         self._made: Path | None = None
         self.links = links  # False: the source is on another filesystem
+        self.shares_source = False  # at least one file of it is linked
         self.linked_bytes = 0
         self.copied_bytes = 0
 
@@ -74,6 +75,7 @@ class Taker:
         fs.unlink(target, missing_ok=True)
         if self.links and link(fs, item.source, target):
             self._advance(origin.size)
+            self.shares_source = True
             self.linked_bytes += origin.size
             return Entry(item.path, origin.size, None, True, fs.identify(target))
         self.links = False

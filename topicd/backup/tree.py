@@ -17,7 +17,7 @@ from topicd.disk.fs import TMP_SUFFIX, Fs, is_directory
 from topicd.paths import DataDir
 from topicd.shards.storage.segment import places
 from topicd.shards.storage.segment.deletions import MARK_BYTES
-from topicd.shards.storage.segment.names import DEL, TAGS
+from topicd.shards.storage.segment.names import DEL, IDX, TAGS
 from topicd.shards.storage.walfile import list_files as list_wal_files
 
 WAL_TAIL = 4_096  # zeros behind the cut of a log: there it ends
@@ -52,7 +52,12 @@ def topic_items(fs: Fs, directory: Path, *, fixed_only: bool = False) -> list[It
             found.append(Item(f"{where}/{file.name}", file.path, fixed, unit))
     if not fixed_only and fs.exists(directory / paths.TOPIC_NAME_FILE):
         found.append(Item(f"{where}/{paths.TOPIC_NAME_FILE}", directory / paths.TOPIC_NAME_FILE))
-    return sorted(found, key=lambda item: (item.fixed, not item.path.endswith(".idx"), item.path))
+    return sorted(found, key=_order)
+
+
+def _order(item: Item) -> tuple[bool, bool, str]:
+    """What grows before what is fixed, of it the index first; what is fixed by its path, as manifests have it."""
+    return item.fixed, item.fixed or not item.path.endswith(f".{IDX}"), item.path
 
 
 def channel_items(fs: Fs, data: DataDir) -> Iterator[Item]:

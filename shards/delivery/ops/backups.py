@@ -12,7 +12,7 @@ from topicd.shards.delivery.sessions.call import Call, operation
 
 @operation(BackupHold)
 def hold(call: Call, want: BackupHold) -> None:
-    _later(call, call.shard.backup_hold.hold(want.hold, want.lease_ms))
+    _later(call, call.shard.backup_hold.hold(want.hold, want.lease_ms, lambda: call.connection.gone))
 
 
 @operation(BackupStill)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ STILL_S = 10.0  # changes of channels wait for so long at most
 FROZEN_S = 1.0  # and everything else
 _DIRECT_S = 10.0  # until what goes past the log is stored
 _POLL_S = 0.005
+_LOOK_S = 0.5  # how often: is whoever makes the backup still there?
 
 
 class BackupHold:
@@ -60,6 +61,8 @@ class BackupHold:
         self._owner = ""  # whose hold it is; empty: nobody's
         self._ready = False  # everything is as a backup needs it
         self._lease: asyncio.TimerHandle | None = None
+        self._until = 0.0
+        self._gone: Callable[[], bool] = lambda: False
         self._stillness: asyncio.TimerHandle | None = None
         self._frost: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,17 +74,18 @@ class BackupHold:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def hold(self, owner: str, lease_ms: int) -> dict[str, Any]:
+    async def hold(self, owner: str, lease_ms: int, gone: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """gone: has whoever asks left?"""
         if self._owner not in ("", owner):
             raise Throttled("another backup is being made", limit="backups", retry_after_ms=1_000)
         if not self._owner:
             self._owner = owner
             self._backlog.held = True
             self.holds += 1
-            self._renew(lease_ms)
+            self._renew(lease_ms, gone)
             await self._settle(owner)
         self._check(owner)
-        self._renew(lease_ms)
+        self._renew(lease_ms, gone)
         place = self._place
         return {
             "data_dir": str(place.data.root.absolute()),
@@ -175,10 +179,19 @@ class BackupHold:
         if self._owner != owner or not self._ready:
             raise Conflict("nothing is held for this backup; its time was over, or it was never begun")
 
-    def _renew(self, lease_ms: int) -> None:
+    def _renew(self, lease_ms: int, gone: Callable[[], bool]) -> None:
+        self._gone = gone
+        self._until = self._loop.time() + lease_ms / 1000
+        self._look()
+
+    def _look(self) -> None:
         if self._lease is not None:
             self._lease.cancel()
-        self._lease = self._loop.call_later(lease_ms / 1000, self._lapse)
+        left = self._until - self._loop.time()
+        if left <= 0 or self._gone():
+            self._lapse()
+        else:
+            self._lease = self._loop.call_later(min(left, _LOOK_S), self._look)
 
     def _lapse(self) -> None:
         self.lapsed += 1
