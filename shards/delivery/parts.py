@@ -160,7 +160,7 @@ class Parts:
         self._surveying: asyncio.Future[None] | None = None
         self.figures = Figures(
             *(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey, self.queues),
-            *(load, place.clock, self.pushing, self.channels.tallies, shop),
+            *(load, place.clock, self.pushing, self.channels.tallies, shop, self.backup_hold),
         )
         self._connect()
 

@@ -33,7 +33,7 @@ from topicd.disk import datadir, envelope, identity
 from topicd.disk.fs import Fs
 from topicd.errors import TopicdError
 from topicd.ipc.protocol.messages import Op
-from topicd.paths import DataDir
+from topicd.paths import DataDir, Instance
 
 SHELF = Path("/shelf")
 TARGET = Path("/restored/data")
@@ -134,7 +134,8 @@ class World:
         self.clock = ManualClock(1_700_000_000_000)
         data = self.machine.data
         datadir._write(self.disk, data, datadir.Format(datadir.FORMAT_VERSION, 0, SEED))
-        record = identity.Record(run=self.machine.run, next_id=self.machine.next_id)
+        live = Instance(self.machine.instance, self.machine.wal_shards, self.machine.delivery_shards)
+        record = identity.Record(run=self.machine.run, next_id=self.machine.next_id, live=live)
         envelope.save(self.disk, data.identity, identity.MAGIC, identity.VERSION, identity.pack_record(record))
         for durability in ("fsync", "disk", "memory"):
             self.story.topic(durability[0], durability)
@@ -172,6 +173,8 @@ def check_restored(world: World, disk: FakeDisk, name: str, made: Manifest, at_c
     """A machine on the restored files has what was acknowledged at the cut, and takes more."""
     partial = restore(disk, SHELF / name, made, TARGET, lambda amount: None)
     finish(disk, partial, TARGET)
+    if identity.read_record(disk, DataDir(TARGET)).live is not None:
+        return ["it would drain the rings of the daemon that it was taken from"]
     try:
         with Machine(disk, root=TARGET, run=made.run + 1, next_id=1 << 20, **SHARDS).open() as machine:
             story = at_cut.on(world.story, machine)

@@ -69,6 +69,10 @@ class BackupHold:
         self.holds = 0
         self.lapsed = 0
 
+    def page(self) -> dict[str, Any]:
+        """For the stats page."""
+        return {"backup_held": int(self._backlog.held), "backups_held": self.holds, "backups_lapsed": self.lapsed}
+
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
