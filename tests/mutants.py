@@ -66,6 +66,13 @@ MUTANTS = [
         pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
     ),
     Mutant(
+        "backup: snapshots are taken while files are held",
+        "shards/delivery/storing/snapshots.py",
+        "        if self.round is None and not self._backlog.held:\n",
+        "        if self.round is None:\n",
+        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
+    ),
+    Mutant(
         "backup: a deleted topic goes while files are held",
         "shards/delivery/storing/rounds.py",
         "        if self._round is not None or self._backlog.held:\n            return\n        doomed",

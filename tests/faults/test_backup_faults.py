@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults import backups
 from tests.faults.backups import KINDS, SHELF, Held, NoLinks, World, busy, check_restored, check_shelf, whole
+from tests.support.fakedisk import STYLES
 from topicd.backup.create import CutMissed
 from topicd.backup.shelf import Shelf
 from topicd.errors import Conflict
@@ -24,6 +25,19 @@ def test_interrupted_and_failing_backups_leave_nothing_that_looks_whole() -> Non
     for number in range(CASES):
         found += backups.run_case(KINDS[number % len(KINDS)], chance.randint(1, calls))
     assert not found, "\n".join(found)
+
+
+@pytest.mark.fault("BKP-02")
+def test_a_backup_that_was_finished_survives_the_loss_of_power() -> None:
+    world = World()
+    try:
+        made = world.create(world.disk, Held(world.story, busy))
+        for seed in range(len(STYLES)):
+            disk = world.disk.image(seed)
+            assert [name for name, _ in whole(disk)] == [made.id]
+            assert check_shelf(disk) == []
+    finally:
+        world.close()
 
 
 @pytest.mark.fault("BKP-04")

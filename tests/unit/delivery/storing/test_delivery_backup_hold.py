@@ -48,7 +48,7 @@ def test_the_log_forgets_nothing_while_it_is_held(desk: Desk, topic: Topic, hold
     for _ in range(3):
         desk.write(topic, [b"more"])
         desk.checkpoint()
-        desk.snapshot()
+        run(desk, desk.parts.snapshots.take())  # as at a stop
     assert desk.wal.ring.absorbed_pos == before
     hold.release("me")
     desk.write(topic, [b"more"])
@@ -56,6 +56,16 @@ def test_the_log_forgets_nothing_while_it_is_held(desk: Desk, topic: Topic, hold
     desk.snapshot()
     desk.snapshot()
     assert desk.wal.ring.absorbed_pos != before
+
+
+def test_no_snapshot_is_taken_and_so_nothing_is_reclaimed(desk: Desk, topic: Topic, hold: BackupHold) -> None:
+    saved = desk.parts.snapshots.saved
+    desk.write(topic, [b"more"])
+    desk.snapshot()
+    assert (desk.parts.snapshots.saved, desk.parts.snapshots.due, desk.parts.snapshots.wal_is_long) == (saved, 0, 0)
+    hold.release("me")
+    desk.snapshot()
+    assert desk.parts.snapshots.saved == saved + 1
 
 
 def test_a_deleted_topics_files_stay_until_it_is_released(desk: Desk, topic: Topic, hold: BackupHold) -> None:
