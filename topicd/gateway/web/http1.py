@@ -15,6 +15,7 @@ from typing import Any
 import httptools
 
 from topicd.gateway.web.messages import (
+    LINGER_S,
     STATUS_TEXT,
     Accepted,
     Application,
@@ -33,7 +34,6 @@ HEAD_S = 60.0  # to receive a head; as long may a body stand still
 _AHEAD = 16  # requests sent ahead before reading stops
 _SWALLOW = 1 * MIB  # of a body that nobody wants, before the connection is closed instead
 _WRITE_HIGH = 256 * KIB
-_LINGER_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -335,7 +335,7 @@ class Http1(asyncio.Protocol):
             return
         if transport.can_write_eof() and not self._half_closed:
             transport.write_eof()
-            self._loop.call_later(_LINGER_S, transport.close)
+            self._loop.call_later(LINGER_S, transport.close)
         else:
             transport.close()
 

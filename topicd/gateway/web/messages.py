@@ -12,6 +12,7 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 Headers = list[tuple[bytes, bytes]]
 
 JSON = b"application/json"
+LINGER_S = 1.0  # a connection that ends is kept for so long, so that its last words arrive
 
 
 class Head:
