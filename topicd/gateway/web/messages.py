@@ -31,6 +31,8 @@ class Head:
 
     def segments(self) -> list[str]:
         """The path's parts, percent-decoded; bytes that are no UTF-8 become signs that no name has."""
+        if b"%" not in self.path:
+            return self.path.decode("utf-8", "replace").split("/")[1:]
         return [unquote_to_bytes(part).decode("utf-8", "replace") for part in self.path.split(b"/")[1:]]
 
     def params(self) -> dict[str, str]:
