@@ -144,8 +144,12 @@ class App:
         return self._finished(head, Reply(204, headers=headers))
 
     def cors(self, head: Head) -> Headers:
+        if not self._origins:
+            return []
         origin = self._origin(head)
-        return [(b"Access-Control-Allow-Origin", origin), (b"Vary", b"Origin")] if origin is not None else []
+        # Caches must not show the answer to one page to another.
+        vary = (b"Vary", b"Origin")
+        return [(b"Access-Control-Allow-Origin", origin), vary] if origin is not None else [vary]
 
     def _finished(self, head: Head | None, reply: Reply) -> Reply:
         """What every answer has, however it came about."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topicd.gateway.web.messages import STATUS_TEXT, Head, Headers
+from topicd.gateway.web.messages import BODILESS, STATUS_TEXT, Head, Headers
 
 
 def wants_websocket(head: Head) -> bool:
@@ -19,6 +19,13 @@ def origin_form(target: bytes) -> bytes:
 
 def answer_head(status: int, content_type: bytes, headers: Headers, length: int, *, keep: bool) -> bytes:
     extra = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+    if status in BODILESS:
+        return b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (
+            status,
+            STATUS_TEXT[status],
+            extra,
+            b"" if keep else b"Connection: close\r\n",
+        )
     return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
         status,
         STATUS_TEXT.get(status, b"Unknown"),

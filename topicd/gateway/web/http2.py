@@ -16,6 +16,7 @@ import h2.exceptions
 import h2.settings
 
 from topicd.gateway.web.messages import (
+    BODILESS,
     LINGER_S,
     Accepted,
     Application,
@@ -294,9 +295,11 @@ class Http2(asyncio.Protocol):
         if reply is None or stream.number not in self._streams:
             return
         length = b"%d" % len(reply.body)
-        headers = [(b":status", b"%d" % reply.status), (b"content-type", reply.content_type)]
+        headers = [(b":status", b"%d" % reply.status)]
+        if reply.status not in BODILESS:
+            headers += [(b"content-type", reply.content_type), (b"content-length", length)]
         headers += [(name.lower(), value) for name, value in reply.headers if name.lower() not in _FORBIDDEN]
-        self.send_headers(stream, [*headers, (b"content-length", length)], end=not reply.body)
+        self.send_headers(stream, headers, end=not reply.body)
         if reply.body:
             stream.out += reply.body
             stream.ended = True

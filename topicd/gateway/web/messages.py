@@ -184,6 +184,9 @@ STATUS_TEXT: Mapping[int, bytes] = {
 }
 
 
+BODILESS = (204, 304)  # what has no body has no length and no type
+
+
 def consumed(task: asyncio.Task[Any]) -> None:
     """For tasks whose outcome nobody waits for; they report their own failures."""
     if not task.cancelled():
