@@ -109,6 +109,11 @@ bench-deps:
 faults: setup
 	$(BIN)/python -m tests.faults --full $(if $(SEED),--seed $(SEED))
 
+.PHONY: backup-faults
+# Every call of a backup and of a restore: killed, power lost, failed.
+backup-faults: setup
+	$(BIN)/python -m tests.faults.backups $(if $(EVERY),--every $(EVERY))
+
 .PHONY: channel-faults channel-storm
 # Every call of every change of a channel, crashed and failed.
 channel-faults: setup

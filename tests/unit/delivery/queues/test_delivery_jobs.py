@@ -8,7 +8,8 @@ import pytest
 
 from topicd.frames import FrameType
 from topicd.model import TopicConfig
-from topicd.shards.delivery.queues.jobs import Jobs, Past, Stop
+from topicd.shards.delivery.queues.facts import Past, Stop
+from topicd.shards.delivery.queues.jobs import Jobs
 from topicd.shards.delivery.queues.lanes import GroupLimits
 from topicd.shards.delivery.queues.options import Options
 
