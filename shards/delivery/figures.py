@@ -1,5 +1,5 @@
-"""The stats page of a delivery shard: counters, gauges and the topics written last. Each key is one of
-topicd.metrics.DELIVERY.
+"""The stats page of a delivery shard: counters, gauges, the topics written last, the consumers furthest
+behind. Each key is one of topicd.metrics.DELIVERY.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import Any
 from topicd.clock import Clock
 from topicd.shards.delivery.channels.tallies import Tallies
 from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.laggards import Laggards
 from topicd.shards.delivery.load import Load
 from topicd.shards.delivery.queues.queues import Queues
 from topicd.shards.delivery.reading.reading import Reader
@@ -17,6 +18,7 @@ from topicd.shards.delivery.reading.subscriptions import Pushing
 from topicd.shards.delivery.ready import effective_priority
 from topicd.shards.delivery.routing.workshop import Workshop
 from topicd.shards.delivery.sessions.connections import Connections
+from topicd.shards.delivery.storing.backup_hold import BackupHold
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.survey import Survey
 from topicd.shards.delivery.topic.catalog import Catalog
@@ -41,6 +43,8 @@ class Figures:
         tallies: Tallies,
         shop: Workshop,
         reader: Reader,
+        backup_hold: BackupHold,
+        laggards: Laggards,
     ) -> None:
         self._counters = counters
         self._catalog = catalog
@@ -56,6 +60,8 @@ class Figures:
         self._tallies = tallies
         self._shop = shop
         self._reader = reader
+        self._backup_hold = backup_hold
+        self._laggards = laggards
 
     def page(self) -> dict[str, Any]:
         return {
@@ -72,10 +78,12 @@ class Figures:
             "append_histogram": [sum(row) for row in zip(*(o.latency.counts for o in self._outlets), strict=True)],
             "append_seconds_total": sum(outlet.latency.total_s for outlet in self._outlets),
             "mapped_bytes": self._segments.held_bytes,
+            **self._laggards.page(),
             **self._queues.page(),
             **self._shop.page(),
             **self._rounds.page(),
             **self._tallies.page(),
+            **self._backup_hold.page(),
         }
 
     def _row(self, topic: Topic) -> list[Any]:

@@ -18,6 +18,7 @@ from topicd.shards.delivery.channels.channels import Channels
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.figures import Figures
+from topicd.shards.delivery.laggards import Laggards
 from topicd.shards.delivery.load import Load
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.pulse import Pulse
@@ -49,6 +50,7 @@ from topicd.shards.delivery.slices import spread
 from topicd.shards.delivery.starting.recovery import Recovery
 from topicd.shards.delivery.storing.apply import Apply, Failures
 from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.storing.backup_hold import BackupHold
 from topicd.shards.delivery.storing.pressure import Pressure
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.storing.snapshots import Snapshots
@@ -149,14 +151,19 @@ class Parts:
             *(place, loop, channel_threads or pool, catalog, self.appender, reader, self.deletion, outlets),
             *(self._ask_slots, self._tell_slots),
         )
+        self.backup_hold = BackupHold(
+            *(place, loop, outlets, backlog, direct, self.rounds, self.snapshots, self.channels.files)
+        )
         # Around it.
         self.connections = Connections(place)
         self.fairness = Fairness()
-        self.survey = Survey(place, catalog, retention, backlog, reclaimer, log)
+        laggards = Laggards(catalog)
+        self.survey = Survey(place, catalog, retention, backlog, reclaimer, log, laggards)
         self._surveying: asyncio.Future[None] | None = None
         self.figures = Figures(
             *(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey, self.queues),
-            *(load, place.clock, self.pushing, self.channels.tallies, shop, self.reader),
+            *(load, place.clock, self.pushing, self.channels.tallies, shop, self.reader, self.backup_hold),
+            laggards,
         )
         self._connect()
 

@@ -100,14 +100,17 @@ class Newest:
         self._each = max(1, int(rate * _FLUSH_S))
         self._found: deque[Any] = deque(maxlen=self._each)
         self._came = 0
-        self.over = False
+        self.over = ""  # why nothing more comes
 
     def pushed(self, tail: Tail, batch: TopicBatch) -> None:
         self._came += batch.count
         self._found.extend(batch.records[-self._each :])
 
     def ended(self, tail: Tail) -> None:
-        self.over = True
+        self.over = "topic_deleted"
+
+    def failed(self, tail: Tail) -> None:
+        self.over = "internal"
 
     def take(self) -> tuple[list[dict[str, Any]], int]:
         """What there is to tell, and how many came beside it."""
@@ -123,4 +126,4 @@ async def _tell(events: EventStream, follower: Newest) -> None:
         if rows and events.has_room():
             events.write(frame(b"records", _text({"records": rows, "skipped": skipped})))
         await asyncio.sleep(_FLUSH_S)
-    events.write(error_frame(404, "topic_deleted"))
+    events.write(error_frame(404 if follower.over == "topic_deleted" else 500, follower.over))
