@@ -29,6 +29,7 @@ from topicd.shards.chat.ops import admin, live, members, messages, sync
 from topicd.shards.chat.service import Service
 from topicd.shards.chat.session import base_hello
 from topicd.shards.chat.store import RocksStore, Tuning
+from topicd.shards.chat.view import unreadable_of
 
 log = logging.getLogger(__name__)
 
@@ -196,6 +197,7 @@ class ChatShard:
         return {
             **service.counts,
             "applied_seq": service.view.applied,
+            "unreadable": unreadable_of(service.store)[0],
             "operations": writer.operations,
             "waiting": writer.waiting,
             "throttled": writer.throttled,

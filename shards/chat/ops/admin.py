@@ -15,6 +15,7 @@ from topicd.shards.chat.operations import Clean, Retain
 from topicd.shards.chat.retention import STEP
 from topicd.shards.chat.service import Service
 from topicd.shards.chat.store import TABLES, Store, Table
+from topicd.shards.chat.view import unreadable_of
 
 
 @operation(wire.Stats)
@@ -29,6 +30,7 @@ async def stats(call: Call, want: wire.Stats) -> dict[str, Any]:
         "log_bytes": place.bytes,
         "base_seq": checking.base_of(service.where)[0],
         "cutoff_ms": service.view.cutoff_ms,
+        "unreadable": unreadable_of(service.store)[0],
         "cleaning": retention.is_cleaning(service.store),
         "listeners": service.live.count,
         **service.counts,

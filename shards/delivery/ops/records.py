@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topicd import limits
-from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicNotFound
+from topicd.errors import InvalidRequest, Throttled, TopicNotFound
 from topicd.ipc.protocol.messages import DeleteRecords, FetchFilter, Op, Subscribe, SubscribedTopic
 from topicd.ipc.protocol.wire import FETCH, MessageFlag, unpack_map
 from topicd.model import GapReason, Tombstone
@@ -84,6 +84,5 @@ def delete_records(call: Call, want: DeleteRecords) -> None:
     topic = call.shard.catalog.get(want.topic)
     if want.before_seq is None and want.match is None:
         raise InvalidRequest("a delete needs before_seq or match or both")
-    if topic.policy.own:
-        raise Forbidden(f"only topicd itself changes {topic.name}", topic=topic.name)
+    topic.check_own(call.connection.keeps)
     call.shard.deletion.delete(topic, want.before_seq, want.match, call.done)
