@@ -107,13 +107,13 @@ def _pack_message(store: Store, key: bytes, value: bytes) -> list[Any]:
 
 
 def _ingest(record: list[Any]) -> Operation:
-    return Ingest(tuple(messages.checked(Message(*record))))
+    return Ingest(messages.checked(Message(*record)))
 
 
 def _message_id(op: Operation) -> bytes:
     if not isinstance(op, Ingest):
         raise TopicdError("no message")
-    return Message(*op.message).msg_id
+    return op.message.msg_id
 
 
 # ---- members ----

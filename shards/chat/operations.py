@@ -19,13 +19,13 @@ VERSION = 1
 class Send(NamedTuple):
     """By a user of this store: who may send is checked when it is applied."""
 
-    message: tuple[Any, ...]  # fields of Message
+    message: Message
 
 
 class Ingest(NamedTuple):
     """From another store, which has let it in."""
 
-    message: tuple[Any, ...]
+    message: Message
 
 
 class Add(NamedTuple):
@@ -118,7 +118,7 @@ class Entry(NamedTuple):
                 raise FormatError(f"it is of version {version!r:.50}, known is {VERSION}")
             if not _is_number(at_ms):
                 raise FormatError(f"its time is {at_ms!r:.50}")
-            return cls(at_ms, [checked(KINDS[code](*fields)) for code, *fields in rows])
+            return cls(at_ms, [checked(_made(code, fields)) for code, *fields in rows])
         except (ValueError, TypeError, KeyError, msgpack.UnpackException) as exc:
             raise FormatError(f"it is no entry of a chat log: {exc!r:.200}") from None
 
@@ -140,6 +140,15 @@ def unpacked(raw: Any) -> LogEntry:
         return Entry.unpack(raw)
     except FormatError as exc:
         return Unreadable(exc.message)
+
+
+def _made(code: int, fields: list[Any]) -> Operation:
+    kind: Any = KINDS[code]
+    if kind is Send or kind is Ingest:
+        (message,) = fields
+        fields = [Message(*message)]
+    made: Operation = kind(*fields)
+    return made
 
 
 def _is_number(value: Any, most: int = keys.MAX_U64) -> bool:
@@ -184,7 +193,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
 
 def checked(op: Operation) -> Operation:
     """FormatError unless each field is of the kind and the width that applying it relies on."""
-    fields: Any = Message(*op.message) if isinstance(op, Send | Ingest) else op
+    fields: Any = op.message if isinstance(op, Send | Ingest) else op
     for name, value in zip(fields._fields, fields, strict=True):
         if not _RULES[name](value):
             raise FormatError(f"{name} of its {type(op).__name__} is {value!r:.100}")
@@ -194,7 +203,7 @@ def checked(op: Operation) -> Operation:
 def stamp_of(op: Operation) -> int:
     """The highest hybrid time in it: a clock must not fall behind it."""
     if isinstance(op, Send | Ingest):
-        return Message(*op.message).stamp
+        return op.message.stamp
     if isinstance(op, MergeMember):
         return max(op.added_at, op.removed_at)
     return op.stamp if isinstance(op, Add | Remove | PutIdentity) else 0

@@ -20,14 +20,22 @@ from topicd.shards.chat.keys import BUCKET, CHAT, USER
 Row = tuple[bytes, bytes]
 
 
-class Table(NamedTuple):
-    name: str
-    prefix: int = 0  # bytes of a key that rows are looked for together by
+class Table:
+    """Known by itself, not by its name: every row that is written asks for the place of its table."""
+
+    __slots__ = ("filtered", "name", "prefix")
+
+    def __init__(self, name: str, prefix: int = 0, *, filtered: bool = False) -> None:
+        self.name = name
+        self.prefix = prefix  # bytes of a key that rows are looked for together by
+        # Rows in memory have a filter, too: keys are asked for that are mostly not there. It takes a tenth of what a
+        # table may hold in memory, from the beginning.
+        self.filtered = filtered
 
 
 DEFAULT = Table("default")
-MESSAGES = Table("messages", CHAT)
-SEEN_MSG = Table("seen_msg", BUCKET)
+MESSAGES = Table("messages", CHAT, filtered=True)
+SEEN_MSG = Table("seen_msg", BUCKET, filtered=True)
 CHATS_META = Table("chats_meta")
 USER_INBOX = Table("user_inbox", USER)
 MEMBERS = Table("members", CHAT)
@@ -157,9 +165,10 @@ class RocksStore:
         blocks.set_block_cache(cache)
         blocks.set_bloom_filter(tuning.bloom_bits, False)
         made.set_block_based_table_factory(blocks)
-        made.set_memtable_whole_key_filtering(True)
         made.set_allow_concurrent_memtable_write(False)  # one thread writes
-        made.set_memtable_prefix_bloom_ratio(0.1)
+        if table.filtered:
+            made.set_memtable_whole_key_filtering(True)
+            made.set_memtable_prefix_bloom_ratio(0.1)
         if table.prefix:
             made.set_prefix_extractor(lib.SliceTransform.create_fixed_prefix(table.prefix))
         return made

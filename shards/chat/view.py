@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -35,7 +35,6 @@ from topicd.shards.chat.operations import (
     Send,
     Unreadable,
 )
-from topicd.shards.chat.rows import Message
 from topicd.shards.chat.store import DEFAULT, IDENTITY, SEEN_IDENTITY, Store
 
 log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ class Applied(NamedTuple):
 
 
 class View:
-    def __init__(self, store: Store, topic_id: int = 0, listening: Container[bytes] = ()) -> None:
+    def __init__(self, store: Store, topic_id: int = 0, listening: Collection[bytes] = ()) -> None:
         self.store = store
         self.metas = Metas(store)
         self._listening = listening
@@ -149,9 +148,9 @@ class View:
 
     def _do(self, changes: Changes, op: Operation, at_ms: int) -> Any:
         if isinstance(op, Send):
-            return messages.send(changes, Message(*op.message), at_ms, self.cutoff_ms)
+            return messages.send(changes, op.message, at_ms, self.cutoff_ms)
         if isinstance(op, Ingest):
-            return messages.put(changes, Message(*op.message), at_ms, self.cutoff_ms)
+            return messages.put(changes, op.message, at_ms, self.cutoff_ms)
         if isinstance(op, Add):
             return membership.add(changes, op)
         if isinstance(op, Remove):

@@ -71,7 +71,7 @@ class Shop:
             name,
             user,
         )
-        return self.do(Send(tuple(made)))[0]
+        return self.do(Send(made))[0]
 
     def add(self, chat: str, user: str, role: int = 0, by: str = "") -> Member:
         who = keys.user_id(by) if by else b""

@@ -67,7 +67,7 @@ MUTANTS = [
         "test_chat_digests.py",
     ),
     (
-        "chat: digests count what is not written",
+        "chat: what is written while a digest is made is not counted",
         "shards/chat/digests.py",
         "                self._noted[domain] += changes\n",
         "                pass\n",

@@ -307,7 +307,7 @@ def test_S24_operations_of_one_entry_are_applied_in_their_order(shop: Shop) -> N
 
     def said(user: bytes, number: int) -> Send:
         made = Message(bytes([number]) * 32, chat, user, shop.clock.stamp(), int(Kind.GROUP), "x", b"", b"", "", "")
-        return Send(tuple(made))
+        return Send(made)
 
     outcomes = shop.do(
         said(ann, 1),

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from topicd.errors import Internal
 from topicd.shards.chat import inbox, keys, messages
-from topicd.shards.chat.operations import CODES, Clean, Entry, Mark, Retain, Send, Unreadable, unpacked
+from topicd.shards.chat.operations import CODES, Add, Clean, Entry, Mark, Retain, Send, Unreadable, unpacked
 from topicd.shards.chat.rows import Message
-from topicd.shards.chat.store import MemoryStore
+from topicd.shards.chat.store import DEFAULT, MemoryStore
 from topicd.shards.chat.view import View, unreadable_of
 
 ROOM, ANN = keys.chat_id("room"), keys.user_id("ann")
@@ -141,22 +141,29 @@ def test_an_entry_that_breaks_whoever_applies_it_is_passed_over_as_a_whole(monke
     monkeypatch.setattr(inbox, "mark", mark)
 
     def say(text: str) -> Send:
-        return Send((text.encode().ljust(32), ROOM, ANN, shop.clock.stamp(), 1, text, b"", b"", "room", "ann"))
+        fields = (text.encode().ljust(32), ROOM, ANN, shop.clock.stamp(), 1, text, b"", b"", "room", "ann")
+        return Send(Message(*fields))
 
+    eve = keys.user_id("eve")
+    add_eve = Add(ROOM, eve, 0, shop.clock.stamp(), b"", 1, "room", "eve")
     entries = [
         (3, Entry(9, [say("before")])),
-        (4, Entry(9, [say("with"), Mark(ANN, ROOM, 0)])),
+        (4, Entry(9, [say("with"), add_eve, Mark(ANN, ROOM, 0)])),
         (5, Entry(9, [say("behind"), Mark(ANN, ROOM, 3)])),
     ]
     applied = shop.view.apply(entries)
     first, broken, last = applied.outcomes
     assert first[0].seq == 2
-    assert [type(one) for one in broken] == [Internal, Internal]
+    assert [type(one) for one in broken] == [Internal] * 3
     assert (last[0].seq, last[1]) == (3, 3)
     texts = [one.body for _, one in messages.page(shop.store, ROOM, "", 10, 0).items]
     assert texts == ["hello", "before", "behind"]
     assert unreadable_of(shop.store)[:2] == (1, 4)
     assert sum(len(told.records["messages"]) for told in applied.told) == 2
+    # Nothing is taken for stored that was only in that entry.
+    assert shop.store.get(DEFAULT, keys.user_name_key(eve)) is None
+    shop.do(add_eve)
+    assert shop.store.get(DEFAULT, keys.user_name_key(eve)) == b"eve"
 
 
 def test_what_the_engine_reports_is_not_taken_for_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
