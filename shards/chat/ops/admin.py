@@ -85,6 +85,7 @@ async def verify(call: Call, want: wire.Verify) -> dict[str, Any]:
     async with service.checking:
         await service.writer.catch_up()
         taken = service.where / "verify.store"
+        await service.store.settle()
         async with service.writer.still:
             service.store.checkpoint(taken)
             applied = service.view.applied
@@ -98,6 +99,8 @@ async def rebuild(call: Call, want: wire.Rebuild) -> dict[str, Any]:
         await service.writer.catch_up()
         work = service.where / "rebuilt"
         made_store = await checking.replayed(service.log, service.where, work, service.view.applied)
+        await made_store.settle()
+        await service.store.settle()
         async with service.writer.still:
             try:
                 await checking.go_on(service.log, made_store, service.view.applied)
