@@ -37,7 +37,11 @@ HELP: dict[str, str] = {
     "group_rate_per_s": "the same for each group of jobs",
     "breaker_failures": "so many failures among the last breaker_jobs stop deliveries for a while; 0: never",
     "breaker_jobs": "how many of the last jobs the breaker looks at",
+    "hot_retain_segments": "so many sealed segments stay on the fast disk as they are; 0: any number; none: the daemon's",
+    "hot_retain_bytes": "so many bytes of them; 0: any number; none: as the daemon's; the stricter of the two counts",
+    "compress": "how older segments are compressed; default: as the daemon's",
 }
+_NULLABLE = ("priority", "dead_letter", "hot_retain_segments", "hot_retain_bytes")
 ALIASES = {name.removesuffix("_ms"): name for name in HELP if name.endswith("_ms")}  # ttl=1d
 
 
@@ -79,6 +83,9 @@ class TopicFields(TypedDict, total=False):
     group_rate_per_s: int
     breaker_failures: int
     breaker_jobs: int
+    hot_retain_segments: int | None
+    hot_retain_bytes: int | str | None
+    compress: Literal["default", "none", "zstd"]
 
 
 def plain_name(name: str) -> str:
@@ -99,7 +106,7 @@ def plain_value(name: str, value: Any) -> Any:
 
 def typed_value(name: str, text: str, kind: str) -> Any:
     """A value from the command line; kind: choice, range, real, flag or topic."""
-    if text in ("none", "null", "") and name in ("priority", "dead_letter"):
+    if text in ("none", "null", "") and name in _NULLABLE:
         return None
     if kind in ("choice", "topic"):
         return text

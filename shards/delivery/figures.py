@@ -17,6 +17,7 @@ from topicd.shards.delivery.ready import effective_priority
 from topicd.shards.delivery.routing.workshop import Workshop
 from topicd.shards.delivery.sessions.connections import Connections
 from topicd.shards.delivery.storing.rounds import Rounds
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.survey import Survey
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
@@ -39,6 +40,7 @@ class Figures:
         pushing: Pushing,
         tallies: Tallies,
         shop: Workshop,
+        tiering: Tiering,
     ) -> None:
         self._counters = counters
         self._catalog = catalog
@@ -53,6 +55,7 @@ class Figures:
         self._pushing = pushing
         self._tallies = tallies
         self._shop = shop
+        self._tiering = tiering
 
     def page(self) -> dict[str, Any]:
         return {
@@ -70,6 +73,7 @@ class Figures:
             **self._shop.page(),
             **self._rounds.page(),
             **self._tallies.page(),
+            **self._tiering.page(),
         }
 
     def _row(self, topic: Topic) -> list[Any]:

@@ -86,5 +86,5 @@ class LoadedSegments:
     gaps: list[tuple[int, int]] = field(default_factory=list)  # seqs between segments that none covers
     cuts: list[Cut] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)  # segments of which something is left in the cold directory only
-    stranded: list[int] = field(default_factory=list)  # segments whose frames must come back from there to be read
+    stranded: list[SegmentInfo] = field(default_factory=list)  # those whose frames must come back from there first
     torn_bytes: int = 0  # tail of a crash, cut off the active segment

@@ -58,6 +58,7 @@ class Elsewhere(NamedTuple):
     lies: Lies
     data_bytes: int
     file_bytes: int
+    records: int = 0
 
 
 class _Loader:
@@ -115,7 +116,7 @@ class _Loader:
         if pointer.dropped:
             self._report.dropped.append(first)
             return False
-        self._elsewhere[first] = Elsewhere(lies_of(pointer), pointer.data_bytes, pointer.file_bytes)
+        self._elsewhere[first] = Elsewhere(lies_of(pointer), pointer.data_bytes, pointer.file_bytes, pointer.records)
         return True
 
     def _keep_nearer(self, first: int, have: set[str], part: str) -> bool:
@@ -265,7 +266,9 @@ class _Loader:
             self._unreadable(first, have, COLD if elsewhere.lies.cold else PACKED, what)
             return False
         if elsewhere.lies.cold:
-            self._report.stranded.append(first)
+            size, file_bytes, records = elsewhere.data_bytes, elsewhere.file_bytes, elsewhere.records
+            stranded = SegmentInfo(first, records, size, 0, 0, 0, True, lies=elsewhere.lies, file_bytes=file_bytes)
+            self._report.stranded.append(stranded)
             what = "index or seal cannot be read; for the next start its frames come back from the cold directory"
             self._unreadable(first, have, COLD, what)
             return False
@@ -312,7 +315,7 @@ class _Loader:
                 self._damage(first, DATA, a, b, "frames could not be read when it was sealed")
         info = _info(seal)
         if first in self._elsewhere:
-            info.lies, _, info.file_bytes = self._elsewhere[first]
+            info.lies, info.file_bytes = self._elsewhere[first].lies, self._elsewhere[first].file_bytes
         return info
 
     def _seal_late(

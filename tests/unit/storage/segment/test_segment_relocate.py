@@ -236,10 +236,10 @@ def test_a_packed_segment_without_index_or_seal_is_unpacked_and_served() -> None
 def test_a_cold_segment_without_index_is_reported_and_comes_back_with_its_frames() -> None:
     disk, topic, cold = make()
     bring(disk, topic, Lies.COLD, cold)
-    info = info_of(disk, topic)
     disk.unlink(topic.file("idx", 13))
     loaded = load_segments(disk, topic.dir)
-    assert loaded.stranded == [13]
+    [info] = loaded.stranded
+    assert (info.first_seq, info.last_seq, info.lies) == (13, 24, Lies.COLD)
     assert [(d.first_seq, d.last_seq) for d in loaded.damage if not d.repaired] == [(13, 24)]
     move_frames(disk, move_to(topic, info, Lies.HERE, cold), cold)
     check_records(disk, topic)
