@@ -37,7 +37,7 @@ HELP: dict[str, str] = {
     "group_rate_per_s": "the same for each group of jobs",
     "breaker_failures": "so many failures among the last breaker_jobs stop deliveries for a while; 0: never",
     "breaker_jobs": "how many of the last jobs the breaker looks at",
-    "hot_retain_segments": "so many sealed segments stay on the fast disk as they are; 0: any number; none: the daemon's",
+    "hot_retain_segments": "so many sealed segments stay plain on the fast disk; 0: any number; none: as the daemon's",
     "hot_retain_bytes": "so many bytes of them; 0: any number; none: as the daemon's; the stricter of the two counts",
     "compress": "how older segments are compressed; default: as the daemon's",
 }

@@ -56,6 +56,8 @@ class Op(IntEnum):
     DELETE_TOPIC = 0x14
     FORGIVE_GAP = 0x15
     SYNC_TOPIC = 0x16
+    TIER_STATE = 0x17
+    TIER_NOW = 0x18
     APPEND = wire.OP_APPEND
     FETCH = wire.OP_FETCH
     DELETE_RECORDS = 0x22
@@ -255,6 +257,25 @@ class Totals(
     answer="topics, classes {durability: topics}, records, bytes, queue_topics",
 ):
     """Of the topics of this shard that the connection may see; topicd's own are not counted."""
+
+
+class TierState(
+    Request,
+    op=Op.TIER_STATE,
+    right="read",
+    answer="topic, tiered, segments, bytes and file_bytes {hot, packed, cold, cold_packed}, waiting, unmovable, "
+    "hot_retain_segments, hot_retain_bytes, compress, cold_through_seq, cold_dir, trouble",
+):
+    """Where the segments of a topic lie. `waiting`: segments that do not lie where they should yet. `trouble`: why
+    none of this shard moves, or the cold directory cannot be read; empty if all is well."""
+
+    topic: str = topic_name()
+
+
+class TierNow(Request, op=Op.TIER_NOW, right="admin", answer="as TIER_STATE"):
+    """Move what is to be moved without waiting for the next snapshot: one is taken. The answer comes at once."""
+
+    topic: str = topic_name()
 
 
 class ForgiveGap(Request, op=Op.FORGIVE_GAP, right="admin", changes=True, answer="topic_id, forgiven [[first, last]]"):

@@ -222,11 +222,11 @@ class FramesElsewhere:
             return OSError(held.failure.errno, held.failure.strerror)
         if self.callers >= _CALLERS:
             return Throttled(f"{self.callers} reads wait for slow places", limit="cold reads", retry_after_ms=_RETRY_MS)
+        if held.cold and (stalled := self.stalled_s):
+            return self._not_now(f"the cold directory has not answered for {stalled:.0f} s")
         for load in held.loads:
             if load.start <= start and end <= load.end:
                 return StillComing(load)
-        if held.cold and (stalled := self.stalled_s):
-            return self._not_now(f"the cold directory has not answered for {stalled:.0f} s")
         begun = self._begin(held, start, end)
         if begun is None:
             return Throttled("too many reads wait for slow places", limit="cold reads", retry_after_ms=_RETRY_MS)

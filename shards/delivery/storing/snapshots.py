@@ -79,7 +79,7 @@ class Snapshots:
     def due(self) -> bool:
         if self.round is not None:
             return False
-        if len(self._marks) < 2 or self._reclaimer.urgent:
+        if len(self._marks) < 2 or self._reclaimer.urgent or self._tiering.eager:
             return True
         # Two of them cover what is stored, or the WAL cannot forget it: also a quiet shard goes on until then.
         behind = self._backlog.metadata_changed or self._stored != self._marks[0]

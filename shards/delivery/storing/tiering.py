@@ -99,6 +99,7 @@ class Tiering:
         self._stranded: deque[tuple[Topic, SegmentInfo]] = deque()
         self._moving: tuple[int, int] | None = None
         self._running = False
+        self.eager = False  # a snapshot is wanted now
         self._unmovable: set[tuple[int, int]] = set()  # damaged ones: said once, left alone
         self._words: dict[int, Words] = {}
         self._swept: set[int] = set()  # topics whose strays were looked for
@@ -167,6 +168,7 @@ class Tiering:
     def plan(self) -> Iterator[None]:
         """What the snapshot that is about to be taken allows to move. In slices."""
         self._planned.clear()
+        self.eager = False
         far = [0, 0, 0]
 
         def look(topic: Topic) -> None:
@@ -187,6 +189,10 @@ class Tiering:
         self._ready = deque(sorted(self._planned, key=lambda planned: planned[2] is not Lies.HERE))
         self._planned.clear()
         self._wake()
+
+    def hurry(self) -> None:
+        """Somebody waits: as soon as a snapshot allows it."""
+        self.eager, self._retry_at = True, 0.0
 
     def finish_drop(self, topic: Topic, first_seqs: list[int]) -> None:
         """Segments that are dropped here already. Should this be forgotten, a start finds them again."""
