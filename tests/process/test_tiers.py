@@ -80,7 +80,9 @@ def test_history_moves_is_read_deleted_and_comes_back(daemon: Daemon) -> None:
     client.delete("logs", match="most")
     left = [n for n in range(1, 1_001) if (n - 1) // 25 % 4 == 0]
     assert read_all(client, "logs") == left
-    wait_until(lambda: client.tier_state("logs")["bytes"]["cold_packed"] < row["bytes"]["cold_packed"] * 0.5, "rewrites", 20)
+    wait_until(
+        lambda: client.tier_state("logs")["bytes"]["cold_packed"] < row["bytes"]["cold_packed"] * 0.5, "rewrites", 20
+    )
     settled(client, "logs", cold_packed=8)
     assert read_all(client, "logs") == left
     # A start asks the cold disk nothing, and finds everything.
@@ -192,8 +194,15 @@ def test_a_cold_disk_that_does_not_answer_holds_up_nobody_else(daemon: Daemon) -
     path.write_bytes(kept)
     with path.with_suffix(".pipe").open("wb"):
         pass
-    wait_until(lambda: not client.tier_state("logs")["trouble"], "an answer")
-    assert read_all(client, "logs") == list(range(1, 601))
+
+    def readable() -> bool:
+        try:
+            return read_all(client, "logs") == list(range(1, 601))
+        except TopicdError:
+            return False
+
+    wait_until(readable, "an answer", 10)
+    assert client.tier_state("logs")["trouble"] == ""
 
 
 def test_a_cold_directory_is_not_taken_twice_and_a_wrong_one_is_refused(daemon: Daemon) -> None:
