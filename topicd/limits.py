@@ -85,4 +85,6 @@ CHANNEL_ACL_MAX = 1_000  # names in one list
 CHANNEL_HISTORY_MAX = 100  # messages of one answer
 CHANNEL_FLUSH_MS_MAX = 60_000
 
+BACKUP_LEASE_MS = 15_000  # a backup that is not heard of for so long is over
+BACKUP_LEASE_MS_MAX = 60_000
 SMALL_FILE_MAX = 64 * MIB

@@ -18,6 +18,7 @@ from topicd.shards.delivery.channels.channels import Channels
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.figures import Figures
+from topicd.shards.delivery.laggards import Laggards
 from topicd.shards.delivery.load import Load
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.pulse import Pulse
@@ -50,6 +51,7 @@ from topicd.shards.delivery.slices import spread
 from topicd.shards.delivery.starting.recovery import Recovery
 from topicd.shards.delivery.storing.apply import Apply, Failures
 from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.storing.backup_hold import BackupHold
 from topicd.shards.delivery.storing.pressure import Pressure
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.storing.snapshots import Snapshots
@@ -139,7 +141,7 @@ class Parts:
         self._pump, self._polite = shop.pump, shop.pump.polite
         load.on_beat += [self.turn.look_at_pauses, self._look_at_shares, self._look_at_routers]
         # Storing.
-        tiering = self.tiering = Tiering(place, loop, catalog, segments, elsewhere, damage, board)
+        tiering = self.tiering = Tiering(place, loop, catalog, segments, elsewhere, damage, board, backlog)
         reclaimer = Reclaimer(place, loop, pool, backlog, segments, tiering)
         self.snapshots = Snapshots(place, loop, pool, outlets, catalog, backlog, direct, wal_sync, reclaimer, tiering)
         failures = Failures()
@@ -153,14 +155,18 @@ class Parts:
             *(place, loop, channel_threads or pool, catalog, self.appender, reader, self.deletion, outlets),
             *(self._ask_slots, self._tell_slots),
         )
+        self.backup_hold = BackupHold(
+            *(place, loop, outlets, backlog, direct, self.rounds, self.snapshots, self.channels.files, tiering)
+        )
         # Around it.
         self.connections = Connections(place)
         self.fairness = Fairness()
-        self.survey = Survey(place, catalog, retention, backlog, reclaimer, log)
+        laggards = Laggards(catalog)
+        self.survey = Survey(place, catalog, retention, backlog, reclaimer, log, laggards)
         self._surveying: asyncio.Future[None] | None = None
         self.figures = Figures(
             *(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey, self.queues),
-            *(load, place.clock, self.pushing, self.channels.tallies, shop, tiering),
+            *(load, place.clock, self.pushing, self.channels.tallies, shop, self.backup_hold, laggards, tiering),
         )
         self._connect()
 

@@ -231,7 +231,8 @@ def test_kills_while_segments_move_lose_nothing(daemon: Daemon) -> None:
         fill(client, "logs", total + 1, total + 400)
         total += 400
         client.tier_now("logs")
-        wait_until(lambda: client.tier_state("logs")["segments"]["cold_packed"] > 0, "a move")
+        while not client.tier_state("logs")["segments"]["cold_packed"]:
+            time.sleep(0.01)
         daemon.kill_all()
         daemon.restart()
         client = daemon.client()

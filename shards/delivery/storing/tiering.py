@@ -19,13 +19,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from topicd.clock import SystemClock
 from topicd.disk.cold import ColdDir, ColdMissing, recorded
-from topicd.errors import FormatError, StorageCorrupt
+from topicd.errors import FormatError, StorageCorrupt, Throttled
 from topicd.ipc.pressure import Board
 from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.elsewhere import FramesElsewhere
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.slices import in_slices
+from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.process.threads import PatientThreads
@@ -51,6 +52,8 @@ _RETRY_S = 5.0
 _DELETED_S = 60.0  # between two looks for deleted topics
 _SLOWEST = 16  # at full pressure the rate is this part
 _UNMOVABLE_MAX = 10_000
+_HELD_S = 0.1
+_SETTLE_S = 10.0
 
 T = TypeVar("T")
 
@@ -81,6 +84,7 @@ class Tiering:
         elsewhere: FramesElsewhere,
         damage: DamageLog,
         board: Board,
+        backlog: Backlog,
     ) -> None:
         self._place = place
         self._loop = loop
@@ -89,6 +93,8 @@ class Tiering:
         self._elsewhere = elsewhere
         self._damage = damage
         self._board = board
+        self._backlog = backlog
+        self._removing = False  # files, now
         self._clock = SystemClock()
         self._threads = PatientThreads(1, "tiering", 16)
         self._stop = Event()
@@ -222,7 +228,7 @@ class Tiering:
     # ---- work ----
 
     def _wake(self, *, deleted: bool = False) -> None:
-        if not self._running or self._task is not None or self._stop.is_set():
+        if not self._running or self._task is not None or self._stop.is_set() or self._backlog.held:
             return
         if self._clock.monotonic() >= self._retry_at:
             self._task = asyncio.ensure_future(self._work(deleted), loop=self._loop)
@@ -231,16 +237,16 @@ class Tiering:
         try:
             if deleted:
                 await self._forget_deleted()
-            while self._dropping:
+            while self._dropping and not self._backlog.held:
                 topic, first_seqs = self._dropping[0]
                 if topic.live and self.cold is not None:
                     directory = self._place.topic_dir(topic.id)
-                    await self._in_thread(finish_drop, self._place.fs, directory, first_seqs, self.cold)
+                    await self._remove(finish_drop, self._place.fs, directory, first_seqs, self.cold)
                 self._dropping.popleft()
-            while self._stranded:
+            while self._stranded and not self._backlog.held:
                 await self._move(*self._stranded[0], Lies.HERE)
                 self._stranded.popleft()
-            while self._ready:
+            while self._ready and not self._backlog.held:
                 topic, info, target = one = self._ready[0]
                 if topic.live and info.lies is not target and info in topic.contents.segments:
                     await self._move(topic, info, target)
@@ -283,12 +289,14 @@ class Tiering:
             elif cold is not None:
                 await self._in_thread(drop_cold_topic, fs, directory, cold)
             return
+        while self._backlog.held:
+            await asyncio.sleep(_HELD_S)  # a backup may have listed the file that goes now
         if topic.live:
             info.lies, info.file_bytes = copied.lies, copied.file_bytes
             self._segments.drop(topic, info.first_seq)
             self.moved += 1
             self.moved_bytes += info.data_bytes
-            await self._in_thread(clear_old, fs, directory, info.first_seq, copied.lies, cold)
+            await self._remove(clear_old, fs, directory, info.first_seq, copied.lies, cold)
         self._moving = None
 
     def _note_missing(self, topic: Topic, info: SegmentInfo, error: FileNotFoundError) -> None:
@@ -318,6 +326,21 @@ class Tiering:
             if topic_id % place.delivery_shards == place.index:
                 await self._in_thread(drop_cold_topic, fs, place.topic_dir(topic_id), cold)
                 await self._in_thread(forget_cold, fs, topics, topic_id)
+
+    async def _remove(self, work: Callable[..., None], *args: Any) -> None:
+        self._removing = True
+        try:
+            await self._in_thread(work, *args)
+        finally:
+            self._removing = False
+
+    async def settle(self) -> None:
+        """Nothing is removed while a backup holds everything; what is being removed is gone before it looks."""
+        deadline = self._clock.monotonic() + _SETTLE_S
+        while self._removing:
+            if self._clock.monotonic() > deadline:
+                raise Throttled("the cold directory does not answer", limit="backups", retry_after_ms=1_000)
+            await asyncio.sleep(0.005)
 
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
         self._began = self._clock.monotonic()

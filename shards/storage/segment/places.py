@@ -59,14 +59,18 @@ class SegmentPlace(NamedTuple):
                 continue
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.text(DATA))
 
+    def cold_dir(self, fs: Fs) -> ColdDir:
+        cold = recorded(fs, DataDir(Path(self.directory).parent.parent))
+        if cold is None:
+            raise ColdMissing(self.directory, "nobody knows where the cold directory is: meta/cold.bin is missing")
+        return cold
+
     def cold_file(self, cold: ColdDir, part: str) -> Path:
         return cold.topic(self.directory) / paths.segment_name(self.first_seq, part)
 
     def open_cold(self, fs: Fs, pointer: Pointer) -> File:
         """ColdMissing if the disk is not there; FileNotFoundError if it is, and the file is not."""
-        cold = recorded(fs, DataDir(Path(self.directory).parent.parent))
-        if cold is None:
-            raise ColdMissing(self.directory, "nobody knows where the cold directory is: meta/cold.bin is missing")
+        cold = self.cold_dir(fs)
         path = self.cold_file(cold, pointer.part)
         try:
             return fs.open(path) if pointer.part == DATA else open_packed(fs, path)
@@ -126,6 +130,15 @@ class Listed(NamedTuple):
 
 def resolve(topic_dir: Path | str, first_seq: int) -> SegmentPlace:
     return SegmentPlace(topic_dir, first_seq)
+
+
+def cold_frames(fs: Fs, pointer: Listed) -> Path | None:
+    """The file in the cold directory that a `.cold` file speaks of; None if the segment is being dropped."""
+    found = load_pointer(fs, pointer.path)
+    if found.dropped:
+        return None
+    place = resolve(pointer.topic_dir, pointer.first_seq)
+    return place.cold_file(place.cold_dir(fs), found.part)
 
 
 def list_files(fs: Fs, topic_dir: Path) -> list[Listed]:

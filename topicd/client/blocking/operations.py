@@ -26,6 +26,7 @@ from topicd.client.core.gaps import OnGap
 from topicd.client.core.history import Reading
 from topicd.client.core.records import Event, Published, Record
 from topicd.client.core.stored import Stored
+from topicd.ipc.protocol import messages
 from topicd.ipc.protocol.codec import checked_key
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import MessageFlag
@@ -369,6 +370,11 @@ class Operations:
         """Who is connected to each shard, this client included."""
         shards = self._caller.shard_map.shards()
         return [row for shard in shards for row in self._caller.ask_shard(shard, requests.connections(shard))]
+
+    def ask_shards(self, message: messages.Request) -> list[dict[str, Any]]:
+        """The answers of all delivery shards, asked one after the other; what backups are made with."""
+        request: requests.Request[dict[str, Any]] = requests.of_daemon(message)
+        return [self._caller.ask_shard(shard, request) for shard in self._caller.shard_map.shards()]
 
     def ping(self) -> float:
         """Seconds there and back."""
