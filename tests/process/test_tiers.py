@@ -130,6 +130,7 @@ def test_without_a_cold_directory_segments_are_packed_where_they_are(tmp_path: P
         assert read_all(daemon.client(), "logs") == list(range(1, 601))
 
 
+@pytest.mark.fault("TIR-04")
 def test_a_missing_cold_disk_costs_its_history_only(daemon: Daemon) -> None:
     client, cold = daemon.client(), daemon.root / "cold"
     fill(client, "logs", 1, 600)
@@ -155,6 +156,7 @@ def test_a_missing_cold_disk_costs_its_history_only(daemon: Daemon) -> None:
     wait_until(lambda: daemon.stats("dlv-00")["cold_failing"] == 0, "the metric")
 
 
+@pytest.mark.fault("TIR-05")
 def test_a_cold_disk_that_does_not_answer_holds_up_nobody_else(daemon: Daemon) -> None:
     client = daemon.client()
     client.configure("live", hot_retain_segments=0)
@@ -225,6 +227,7 @@ def test_a_cold_directory_is_not_taken_twice_and_a_wrong_one_is_refused(daemon: 
     assert read_all(daemon.client(), "logs") == list(range(1, 601))
 
 
+@pytest.mark.fault("TIR-08")
 def test_kills_while_segments_move_lose_nothing(daemon: Daemon) -> None:
     client, total = daemon.client(), 0
     for _ in range(4):

@@ -63,6 +63,7 @@ def check_records(fs: Fs, topic: Topic) -> None:
     assert sorted(found.records) == seqs(1, 30, [(14, 15)])
 
 
+@pytest.mark.fault("TIR-01")
 @pytest.mark.parametrize("target", ALL, ids=lambda lies: lies.name)
 @pytest.mark.parametrize("source", ALL, ids=lambda lies: lies.name)
 def test_a_move_crashes_anywhere(source: Lies, target: Lies) -> None:
@@ -103,6 +104,7 @@ def test_a_move_crashes_anywhere(source: Lies, target: Lies) -> None:
     sweep(disk, run, check)
 
 
+@pytest.mark.fault("TIR-02")
 @pytest.mark.parametrize("target", [Lies.PACKED, Lies.COLD, Lies.COLD_PACKED], ids=lambda lies: lies.name)
 def test_a_move_fails_anywhere_and_is_repeated(target: Lies) -> None:
     disk, topic, cold = make()
@@ -143,6 +145,7 @@ def test_marks_made_while_frames_are_away_hold_and_index_and_seal_stay() -> None
     assert sorted(contents(disk, topic.dir).records) == seqs(1, 30, [(3, 5), (14, 15)])
 
 
+@pytest.mark.fault("TIR-04")
 def test_an_unmounted_cold_disk_takes_nothing_and_keeps_nobody_from_loading() -> None:
     disk, topic, cold = make()
     bring(disk, topic, Lies.COLD, cold, 1)
@@ -179,6 +182,7 @@ def test_damaged_frames_do_not_move() -> None:
     assert info_of(disk, topic).lies is Lies.HERE
 
 
+@pytest.mark.fault("TIR-03")
 @pytest.mark.parametrize("lies", [Lies.PACKED, Lies.COLD_PACKED, Lies.COLD], ids=lambda lies: lies.name)
 def test_a_drop_crashes_anywhere(lies: Lies) -> None:
     disk, topic, cold = make()
@@ -204,6 +208,7 @@ def test_a_drop_crashes_anywhere(lies: Lies) -> None:
     sweep(disk, run, check)
 
 
+@pytest.mark.fault("TIR-03")
 def test_deleting_a_topic_crashes_anywhere_and_leaves_nothing_in_either_directory() -> None:
     disk, topic, cold = make()
     bring(disk, topic, Lies.COLD_PACKED, cold)
@@ -224,6 +229,7 @@ def test_deleting_a_topic_crashes_anywhere_and_leaves_nothing_in_either_director
     sweep(disk, run, check)
 
 
+@pytest.mark.fault("TIR-07")
 def test_a_packed_segment_without_index_or_seal_is_unpacked_and_served() -> None:
     for part in ("idx", "tags"):
         disk, topic, cold = make()
@@ -233,6 +239,7 @@ def test_a_packed_segment_without_index_or_seal_is_unpacked_and_served() -> None
         assert info_of(disk, topic).lies is Lies.HERE
 
 
+@pytest.mark.fault("TIR-07")
 def test_a_cold_segment_without_index_is_reported_and_comes_back_with_its_frames() -> None:
     disk, topic, cold = make()
     bring(disk, topic, Lies.COLD, cold)
@@ -245,6 +252,7 @@ def test_a_cold_segment_without_index_is_reported_and_comes_back_with_its_frames
     check_records(disk, topic)
 
 
+@pytest.mark.fault("TIR-06")
 def test_a_flipped_bit_in_a_packed_file_costs_its_block_and_verify_names_it() -> None:
     disk, topic, cold = make()
     topic.size = 3_000
