@@ -43,6 +43,36 @@ def pytest(where: str) -> list[str]:
 
 
 MUTANTS = [
+    # ---- schemas ----
+    Mutant(
+        "schema: the quick way for single records does not look",
+        "shards/delivery/writing/append.py",
+        "topic.policy.own or topic.policy.schema is not None or",
+        "topic.policy.own or",
+        pytest("tests/unit/delivery/writing/test_delivery_schema.py"),
+    ),
+    Mutant(
+        "schema: what cannot be checked is let through",
+        "shards/delivery/writing/schema.py",
+        '        return NotReady(f"the schema of topic',
+        '        return None and NotReady(f"the schema of topic',
+        pytest("tests/unit/delivery/writing/test_delivery_schema.py"),
+    ),
+    Mutant(
+        "schema: patterns may take for ever",
+        "shards/delivery/writing/schema.py",
+        "pattern_options=options, ",
+        "",
+        pytest("tests/unit/delivery/writing/test_delivery_schema.py"),
+    ),
+    # ---- consumers ----
+    Mutant(
+        "stats: all consumers are listed, not those furthest behind",
+        "shards/delivery/laggards.py",
+        "            if len(self._found) < TOP_CONSUMERS:",
+        "            if len(self._found) >= 0:",
+        pytest("tests/unit/delivery/test_delivery_laggards.py"),
+    ),
     # ---- backups ----
     Mutant(
         "backup: what comes while frozen is placed",

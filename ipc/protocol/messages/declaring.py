@@ -34,6 +34,7 @@ class Op(IntEnum):
     APPEND = wire.OP_APPEND
     FETCH = wire.OP_FETCH
     DELETE_RECORDS = 0x22
+    CUT_TOPIC = 0x2A
     PRODUCER = 0x23
     RELEASE_PRODUCER = 0x24
     OPEN_COMMIT = 0x25

@@ -35,7 +35,7 @@ from topicd.shards.storage.segment.packed import open_packed
 from topicd.shards.storage.segment.places import SegmentPlace, lies_of, list_files, resolve
 from topicd.shards.storage.segment.pointer import load_pointer
 from topicd.shards.storage.segment.rewrite import finish_rewrite
-from topicd.shards.storage.segment.seal import seal_segment
+from topicd.shards.storage.segment.seal import seal_segment, segment_end
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord, settle_marks
 from topicd.shards.storage.segment.tags import Seal, read_seal
 
@@ -332,6 +332,7 @@ class _Loader:
             gone=gone,
             created_ms=seal.created_ms if seal else None,
             last_seq=claimed if following is None else following - 1,
+            before=segment_end(first, seal, claimed, following),
         )
         self._report.damage += sealed.damage
         last = sealed.info.last_seq
