@@ -93,6 +93,36 @@ class Settings:
     map_cache_bytes: int = _setting(
         "size", 16 * MIB, "indexes of sealed segments a delivery shard keeps for reading", low=0, high=NO_LIMIT
     )
+    cold_dir: str = _setting(
+        "file", "", "directory on a larger, slower disk for the data of old segments; empty: they stay in data_dir"
+    )
+    hot_retain_segments: int = _live(
+        "count", 4, "so many sealed segments of a topic stay as they are; 0: any number", low=0, high=NO_LIMIT
+    )
+    hot_retain_bytes: int = _live(
+        "size",
+        0,
+        "so many bytes of them; 0: any number; the stricter of the two counts, and older ones go to cold_dir, "
+        "are compressed, or both",
+        low=0,
+        high=NO_LIMIT,
+    )
+    compress: str = _live("choice", "none", "how older segments are compressed", choices=("none", "zstd"))
+    compress_level: int = _live("count", 3, "level of zstd", low=1, high=19)
+    cold_rate_bytes: int = _live(
+        "size",
+        64 * MIB,
+        "how much of a delivery shard's segments is moved in a second; less under pressure; 0: no limit",
+        low=0,
+        high=NO_LIMIT,
+    )
+    cold_cache_bytes: int = _setting(
+        "size",
+        32 * MIB,
+        "data of compressed and cold segments a delivery shard keeps for reading",
+        low=4 * MIB,
+        high=NO_LIMIT,
+    )
     allowed_uids: str = _live(
         "uids", "", "users that may connect, comma-separated; empty: the daemon's own user and root"
     )
@@ -226,6 +256,7 @@ class Settings:
         done = self.replace(
             data_dir=self.data_dir.absolute(),
             run_dir=self.run_dir.absolute(),
+            cold_dir=str(Path(self.cold_dir).absolute()) if self.cold_dir else "",
             wal_shards=self.wal_shards or min(cpus, AUTO_WAL_SHARDS_MAX),
             delivery_shards=self.delivery_shards or min(cpus, MAX_DELIVERY_SHARDS),
         )
@@ -244,15 +275,13 @@ class Settings:
             raise ConfigError(
                 f"listen_tcp {self.listen_tcp} is not a loopback address: tls_cert and tls_key are needed"
             )
-        if self.http and self.http_listen and not (self.tokens_file or self.http_open or self.http_is_loopback):
-            raise ConfigError(
-                f"http_listen {self.http_listen} is not a loopback address: tokens_file is needed, or http_open"
-            )
+        if self.http and self.http_listen:
+            self.check_http_place(self.http_host_port[0], f"http_listen {self.http_listen}")
         if self.chat_listen and not self.chat:
             raise ConfigError("chat_listen needs chat = true: there is no chat store to reach")
         if self.chat_listen and not self.tokens_file:
             raise ConfigError("chat_listen needs tokens_file: nobody is let in without a token")
-        if self.chat_listen and not self.tls_cert and not self._loops_back(self.chat_host_port[0]):
+        if self.chat_listen and not self.tls_cert and not loops_back(self.chat_host_port[0]):
             raise ConfigError(
                 f"chat_listen {self.chat_listen} is not a loopback address: tls_cert and tls_key are needed"
             )
@@ -260,6 +289,8 @@ class Settings:
             raise ConfigError("chat needs the packages of the extra `chat`: pip install 'topicd[chat]'")
         if self.http and self.http_tls and not (self.tls_cert and self.tls_key):
             raise ConfigError("http_tls needs tls_cert and tls_key")
+        if self.cold_dir and Path(self.cold_dir).is_relative_to(self.data_dir):
+            raise ConfigError(f"cold_dir {self.cold_dir} must be another directory than data_dir, and not inside it")
         if self.data_dir == self.run_dir:
             raise ConfigError(f"data_dir and run_dir must differ, both are {self.data_dir}")
 
@@ -278,21 +309,13 @@ class Settings:
         host, _, port = self.http_listen.rpartition(":")
         return host.strip("[]"), int(port)
 
-    @property
-    def http_is_loopback(self) -> bool:
-        return not self.http_listen or self._loops_back(self.http_host_port[0])
+    def check_http_place(self, host: str, what: str) -> None:
+        """ConfigError where HTTP would be open to everybody on the network."""
+        if not (self.tokens_file or self.http_open or loops_back(host)):
+            raise ConfigError(f"{what} is not a loopback address: tokens_file is needed, or http_open")
 
     def _is_loopback(self) -> bool:
-        return self._loops_back(self.tcp_host_port[0])
-
-    @staticmethod
-    def _loops_back(host: str) -> bool:
-        import ipaddress
-
-        try:
-            return host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return loops_back(self.tcp_host_port[0])
 
     @property
     def uids(self) -> frozenset[int]:
@@ -311,6 +334,16 @@ class Settings:
     @classmethod
     def from_wire(cls, given: Mapping[str, Any]) -> Settings:
         return cls(**parse_all(given, "message"))
+
+
+def loops_back(host: str) -> bool:
+    """Is it reached from this machine only?"""
+    import ipaddress
+
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _chat_can_run() -> bool:

@@ -246,6 +246,7 @@ class DeliveryShard:
         """Take nothing new, let what is under way end, make everything durable."""
         parts = self._parts
         self._shard.stats.state = "draining"
+        parts.backup_hold.close()
         parts.channels.draining = True
         parts.admission.draining = parts.wal_sync.draining = parts.queues.tools.draining = True
         self._server.close()
@@ -260,6 +261,7 @@ class DeliveryShard:
         for topic in parts.catalog.by_name.values():
             if not topic.policy.logged:
                 topic.seqs.reserved = topic.seqs.visible  # nothing more is given out, and the last snapshot says so
+        parts.tiering.close()
         await parts.rounds.close()
         parts.connections.close()
         await asyncio.sleep(0)

@@ -285,6 +285,7 @@ def test_the_log_is_written_by_the_chat_process_alone(daemon: Daemon, chat: Chat
         lambda: client.publish_many(name, [b"garbage"] * 3),
         lambda: client.publish(name, b"garbage", key="k"),
         lambda: client.delete(name, before_seq=head),
+        lambda: client.cut(name, after_seq=0),
         lambda: client.configure(name, ttl_ms=1_000),
         lambda: client.delete_topic(name),
         lambda: client.caller.ask(requests.configure("topicd.chat.07", {}, internal=True)),

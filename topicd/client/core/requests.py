@@ -122,6 +122,14 @@ def forgive(topic: str, first_seq: int, last_seq: int) -> Request[list[tuple[int
     return of_topic(message, topic, lambda answer: [(int(a), int(b)) for a, b in answer.get("forgiven") or []])
 
 
+def tier_state(topic: str) -> Request[dict[str, Any]]:
+    return of_topic(messages.TierState(topic=topic), topic, dict)
+
+
+def tier_now(topic: str) -> Request[dict[str, Any]]:
+    return of_topic(messages.TierNow(topic=topic), topic, dict)
+
+
 class Page(NamedTuple):
     """Topics of one shard; `next` is the name behind which the next page begins, None at the end."""
 
