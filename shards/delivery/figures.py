@@ -20,6 +20,7 @@ from topicd.shards.delivery.routing.workshop import Workshop
 from topicd.shards.delivery.sessions.connections import Connections
 from topicd.shards.delivery.storing.backup_hold import BackupHold
 from topicd.shards.delivery.storing.rounds import Rounds
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.survey import Survey
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
@@ -45,6 +46,7 @@ class Figures:
         reader: Reader,
         backup_hold: BackupHold,
         laggards: Laggards,
+        tiering: Tiering,
     ) -> None:
         self._counters = counters
         self._catalog = catalog
@@ -62,6 +64,7 @@ class Figures:
         self._reader = reader
         self._backup_hold = backup_hold
         self._laggards = laggards
+        self._tiering = tiering
 
     def page(self) -> dict[str, Any]:
         return {
@@ -84,6 +87,7 @@ class Figures:
             **self._rounds.page(),
             **self._tallies.page(),
             **self._backup_hold.page(),
+            **self._tiering.page(),
         }
 
     def _row(self, topic: Topic) -> list[Any]:

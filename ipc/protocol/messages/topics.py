@@ -45,7 +45,7 @@ class TopicState(
     "effective_priority, config, segments, stored_seq, settled_seq (up to there nothing belongs to an open commit), "
     "open_commits (of which something is published), lost [[first, last]] (see FORGIVE_GAP; the first 64), "
     "queue {ready, in_flight, dead_lettered} (of queues), files? [{first_seq, last_seq, data_bytes, dead_bytes, "
-    "first_ts, last_ts, sealed}] (the last 200)",
+    "first_ts, last_ts, sealed, cold, packed}] (the last 200)",
 ):
     topic: str = topic_name()
     touch: bool = flag(default=True, help="counts as a read")

@@ -236,7 +236,7 @@ async function segments({ name, found }) {
       { name: "deleted", right: true, cell: (row) => (row.dead_bytes ? size(row.dead_bytes) : "–") },
       { name: "from", right: true, cell: (row) => time(row.first_ts) },
       { name: "to", right: true, cell: (row) => time(row.last_ts) },
-      { name: "tier", cell: () => "hot" },
+      { name: "tier", cell: (row) => (row.cold ? "cold" : "hot") + (row.packed ? ", packed" : "") },
       { name: "state", cell: (row) => pill(row.sealed ? "sealed" : "active", row.sealed ? "quiet" : "good") },
     ], [...found.files].reverse(), { caption: "Segments", empty: "nothing is in segments yet: what is new lies in the log" })),
     lines: [topicctl("topic", "show", name), curl("GET", path("v0", "topics", name))],
