@@ -273,6 +273,24 @@ def membership_audit(app: App, data_dir: str | None, master: str | None, dry_run
     return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
 
 
+@run.verb(
+    "queue-report",
+    examples="""
+    topicctl pipeline run queue-report thumbs
+    topicctl pipeline run queue-report thumbs --json | jq .failures
+    """,
+)
+@click.argument("queue", shell_complete=complete_topics)
+@spark_options
+@pass_app
+def queue_report(app: App, queue: str, master: str | None, dry_run: bool) -> int:
+    """Report how QUEUE has done, by group: jobs that are done and kept (keep_done_ms), and its dead letters."""
+    from topicd.spark.pipelines import queue_report as job
+
+    options = job.Options(_place(app), queue, dry_run)
+    return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
+
+
 # ---- chat stores ----
 
 _ARCHIVE = click.option(
