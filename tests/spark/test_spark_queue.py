@@ -86,6 +86,7 @@ def test_the_command_line_has_it(
 
 def test_a_queue_that_keeps_nothing_says_so(socket: str, client: Client) -> None:
     jobs = client.queue("forgetful")
+    jobs.configure(max_deliveries=3, dead_letter="forgetful.dead")  # which is not there yet
     jobs.put(b"x")
     jobs.claim().done()
     report = queue_report.run(Without(), queue_report.Options(connection_options(socket, 60.0), "forgetful"))

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topicd.client.blocking.client import Client
 from topicd.client.blocking.queue import Queue
+from topicd.errors import TopicNotFound
 from topicd.spark import connection
 from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import place
@@ -200,9 +202,10 @@ def _look(options: Options, tile: Tile) -> Iterator[Ran]:
 def _letters(queue: Queue) -> tuple[Counter[str], Counter[tuple[str, str]]]:
     dead: Counter[str] = Counter()
     failures: Counter[tuple[str, str]] = Counter()
-    for letter in queue.dead():
-        dead[letter.group] += 1
-        failures[letter.group, letter.reason or NO_REASON] += 1
+    with suppress(TopicNotFound):  # it is made with the first letter
+        for letter in queue.dead():
+            dead[letter.group] += 1
+            failures[letter.group, letter.reason or NO_REASON] += 1
     return dead, failures
 
 
