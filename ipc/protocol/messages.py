@@ -80,6 +80,7 @@ class Op(IntEnum):
     ROUTER_DELETE = 0x49
     ROUTERS_OF = 0x4A
     SOURCE_HEAD = 0x4B
+    ROUTERS_LOG = 0x4C
     ROUTER_PROGRESS = 0x4D
     ROUTERS_APPLY = 0x4E
     ROUTERS_FORGET = 0x4F
@@ -115,6 +116,7 @@ class Op(IntEnum):
     CHANNEL_CLEAR = 0x6D
     CHANNEL_LIST = 0x6E
     CHANNEL_SLOTS = 0x6F
+    ROUTERS_PASSED = 0x70
     DEBUG = wire.OP_DEBUG
     PUSH = wire.OP_PUSH
     NOTICE = wire.OP_NOTICE
@@ -372,7 +374,7 @@ class SubscribedTopic(Message):
 class Subscribe(
     Request,
     op=Op.SUBSCRIBE,
-    answer="topics [{topic, topic_id, from_seq, head_seq}], then PUSH and NOTICE with the same request id",
+    answer="topics [{topic, topic_id, from_seq, head_seq, derived?}], then PUSH and NOTICE with the same request id",
 ):
     """At least one of topics and pattern; it needs the right to read each of the topics."""
 
@@ -441,7 +443,10 @@ class ListConsumers(Request, op=Op.CONSUMER_LIST, right="read", answer=f"consume
 # ---- routers: asked of the shard that owns the topic topicd.routers ----
 
 _OPTIONS = "source, dest, preserve_node, preserve_tag, filter, allow_cycle, guarantee, sample, set_tag, set_node"
-_PROGRESS = "forwarded_total, cursor, lag, lag_ms, waiting (nil, or why it stands still)"
+_PROGRESS = (
+    "forwarded_total, cursor, lag, lag_ms, waiting (nil, or why it stands still), "
+    "kind (derived, logged, or nil as long as that is not decided), why (copies are logged)"
+)
 
 
 class CreateRouter(Request, op=Op.ROUTER_CREATE, changes=True, answer=f"router, created, {_OPTIONS}"):
@@ -496,7 +501,12 @@ class RoutersOf(Request, op=Op.ROUTERS_OF, right="read", answer="from [router], 
     topic: str = topic_name()
 
 
-class SourceHead(Request, op=Op.SOURCE_HEAD, right="read", answer="topic_id, head_seq"):
+class SourceHead(
+    Request,
+    op=Op.SOURCE_HEAD,
+    right="read",
+    answer="topic_id, head_seq, durability, logged (why copies of its records are logged, or empty)",
+):
     """How far a source has come."""
 
     topic: str = topic_name()
@@ -515,6 +525,21 @@ class ApplyRouters(Request, op=Op.ROUTERS_APPLY, answer="applied"):
 
     topic_id: int = number(1, MAX_U64, help="of topicd.routers")
     up_to: int = number(0, MAX_SEQ)
+
+
+class LogCopies(Request, op=Op.ROUTERS_LOG, changes=True, answer=""):
+    """Destinations of these routers are logged from now on; answered when that is durable. Asked of their shard, by
+    shards only."""
+
+    routers: tuple[int, ...] = numbers(1, MAX_SEQ, limits.LIST_PAGE_MAX, help="their ids")
+    why: str = text(256)
+
+
+class RoutersPassed(Request, op=Op.ROUTERS_PASSED, answer=""):
+    """So far these routers have come for good: their sources may let go of what lies before. Told by shards only."""
+
+    routers: tuple[int, ...] = numbers(1, MAX_SEQ, limits.LIST_PAGE_MAX, help="their ids")
+    cursors: tuple[int, ...] = numbers(0, MAX_SEQ, limits.LIST_PAGE_MAX, help="one of each")
 
 
 class ForgetRouters(Request, op=Op.ROUTERS_FORGET, right="delete", changes=True, answer="removed [router]"):
