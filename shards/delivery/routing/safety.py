@@ -49,7 +49,7 @@ class Safety:
         self._spawn = spawn
         self._logged: set[int] = set()  # routers whose destinations are known to be logged
         self._passed: dict[int, int] = {}  # by router: what shards have told of how far it has come
-        shop.decide = self.decide
+        shop.decider = self.decide
 
     # ---- the destination's shard: which kind ----
 

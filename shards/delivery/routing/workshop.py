@@ -54,7 +54,7 @@ class Workshop:
         self._relay = relay
         self.pump = Pump(loop, counters)
         self.forwarders: dict[int, Forwarder] = {}  # by router id
-        self.decide: Callable[[Decided], None] = lambda forwarder: None  # set by those who know the other shards
+        self.decider: Callable[[Decided], None] = lambda forwarder: None  # set by those who know the other shards
 
     def now_ms(self) -> int:
         return self._place.clock.now_ms()
@@ -71,6 +71,9 @@ class Workshop:
         self.pump.forwarded += records
         self._counters.forwarded += records
         self._loop.call_soon(call)
+
+    def decide(self, forwarder: Decided) -> None:
+        self.decider(forwarder)
 
     def log_copies(self, dest: Topic, why: str) -> None:
         self._log.log_copies(dest, why)

@@ -9,7 +9,7 @@ from topicd.shards.delivery.topic.inflows import Inflow, Inflows, is_routed
 
 def flows() -> Inflows:
     made = Inflows()
-    made.routers[3] = Inflow(10)
+    made.routers[3] = Inflow(10, why="others write to it")
     return made
 
 
