@@ -207,9 +207,10 @@ def problems(play: Play, machine: Machine, *, power_lost: bool) -> list[str]:
     if copies != sorted(set(copies), key=play.sent.index):
         found.append(f"not once and in order: {copies}")
     kept = [data for data in play.acked if data not in play.removed]
-    if play.scene.dest:
-        kept = kept[-play.scene.dest["cap_records"] :] if kept else []
-        kept = kept if state["count"] == play.scene.dest["cap_records"] else []
+    if "cap_records" in play.scene.dest and copies:
+        # What was sent and not answered may have taken their place.
+        behind = max(play.sent.index(copies[-1]) + 1, len(kept))
+        kept = play.sent[max(0, behind - int(play.scene.dest["cap_records"])) : behind]
     missing = [data for data in kept if data not in copies]
     if missing and not may_lose:
         found.append(f"missing: {missing} of {copies}")

@@ -44,6 +44,7 @@ class Forwarder:
         self.told = (0, 0)  # to the source: how often it was reached, the cursor
         self._remake_to: int | None = None  # source's head at the start: up to there copies may have been seen
         self._remade: list[Callable[[], None]] = []
+        self._decided: list[Callable[[], None]] = []
         self._limit = ROUTED_RECORDS
         self._under_way = False
         self._held = False
@@ -60,6 +61,7 @@ class Forwarder:
         self.feed.close()
         self._tell(everybody=True)
         self._tell_remade()
+        self._tell_decided()
 
     def change(self, one: Definition) -> None:
         """Other options; it goes on where it is."""
@@ -243,13 +245,13 @@ class Forwarder:
         """It is decided: logged, and why, or derived. No copy is made before the log says so."""
         dest, flow, inflows = self.dest, self.flow, self.dest.inflows
         if flow.why is not None or self.closed:
-            self._go_on()
+            self._begun()
             return
         body: dict[str, Any] = {"router": self.one.id, "cursor": flow.cursor, "total": flow.total}
         flow.why = why
         if why:
             self._tools.note(dest, {**body, "logged": why}, Need.PLACED)
-            self._go_on()
+            self._begun()
             return
         # At once: who writes to it while this is on its way comes behind it, and says that it is logged.
         inflows.derived, inflows.mark = self.one.id, Mark(0, flow.cursor, 0)
@@ -261,7 +263,23 @@ class Forwarder:
             self._held = False
             self._stand(_reason(error), error)
 
-        self._tools.note(dest, {**body, "mark": 0}, Need.SYNCED, self._go_on, refused)
+        self._tools.note(dest, {**body, "mark": 0}, Need.SYNCED, self._begun, refused)
+
+    def _begun(self) -> None:
+        self._tell_decided()
+        self._go_on()
+
+    def when_decided(self, then: Callable[[], None]) -> None:
+        """`then` when it is known which kind its destination is, or the router ends."""
+        if self.flow.why is None and not self.closed:
+            self._decided.append(then)
+        else:
+            then()
+
+    def _tell_decided(self) -> None:
+        waiting, self._decided = self._decided, []
+        for then in waiting:
+            then()
 
     def _look_if_remade(self) -> None:
         """Has everything been copied again that may have been seen before the start?"""

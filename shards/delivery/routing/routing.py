@@ -71,7 +71,10 @@ class Routing:
 
     def tick(self) -> None:
         self.shop.tick()
-        self.safety.tell_passed()
+        for topic_id in self.safety.tell_passed():
+            topic = self._catalog.by_id.get(topic_id)
+            if topic is not None and topic.live:
+                self.free_acked(topic)
 
     # ---- definitions come and go ----
 
@@ -138,6 +141,10 @@ class Routing:
             forwarder = self.shop.forwarders.get(router_id)
             if forwarder is None or forwarder.waiting is not None:
                 continue
+            if forwarder.flow.why is None:
+                decided = asyncio.Event()
+                forwarder.when_decided(decided.set)
+                await decided.wait()
             head = await forwarder.feed.ask_head()
             reached = asyncio.Event()
             take_back = forwarder.when_reached(head, reached.set)

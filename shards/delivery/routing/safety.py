@@ -208,16 +208,21 @@ class Safety:
             found = min(found, max(cursor, one.from_seq))
         return found
 
-    def tell_passed(self) -> None:
-        """Now and then: the sources in other shards hear how far their routers have come."""
-        by_shard: dict[int, list[tuple[int, int]]] = {}
+    def tell_passed(self) -> set[int]:
+        """Now and then: the sources hear how far their routers have come. Returned: those that are here."""
+        by_shard, here = dict[int, list[tuple[int, int]]](), set[int]()
         for forwarder in self._shop.forwarders.values():
             shard, now = self._relay.shard_of(forwarder.one.source), (forwarder.feed.opened, forwarder.flow.cursor)
-            if shard != self._place.index and forwarder.feed.opened and forwarder.told != now:
-                forwarder.told = now
+            if forwarder.told == now:
+                continue
+            if shard == self._place.index:
+                here.add(forwarder.one.source_id)
+            elif forwarder.feed.opened:
                 by_shard.setdefault(shard, []).append((forwarder.one.id, forwarder.flow.cursor))
+            forwarder.told = now
         for shard, rows in by_shard.items():
             self._spawn(self._tell(shard, rows))
+        return here
 
     async def _tell(self, shard: int, rows: list[tuple[int, int]]) -> None:
         for at in range(0, len(rows), LIST_PAGE_MAX):
