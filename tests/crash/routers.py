@@ -44,6 +44,7 @@ WAYS = [
     Way("both", SOURCE, "kills.mixed", {}, lambda record: True),
 ]
 MIXED = "kills.mixed"  # somebody else writes there, too
+FRESH = "kills.fresh"  # made anew in every round, so that each has a first direct write
 
 
 class Round(NamedTuple):
@@ -62,21 +63,39 @@ def run(rounds: int, seed: int, root: Path, tell: Callable[[Round], None]) -> No
     with daemon:
         client = daemon.client(timeout=PATIENCE_S)
         for way in WAYS:
-            client.configure(way.dest, durability=chance.choice(["disk", "fsync", "memory"]))
+            client.configure(way.dest, durability=chance.choice(["disk", "disk", "fsync", "memory"]))
             client.routers.create(way.router, way.source, way.dest, **way.options)
+        client.publish(SOURCE, b"first", tag="eu:0")
         seen: dict[tuple[str, int], bytes] = {}
         for number in range(1, rounds + 1):
-            victim = _round(daemon, client, chance, number, seen)
-            _compare(client, seen)
+            fresh = _fresh(client, number, chance)
+            victim = _round(daemon, client, chance, number, seen, fresh.dest)
+            _compare(client, seen, [*WAYS, fresh])
+            client.routers.delete(fresh.router)
+            seen = {key: data for key, data in seen.items() if key[0] != fresh.dest}
+            client.delete_topic(fresh.dest)
             stored = client.state(SOURCE).head_seq
             tell(Round(number, victim, stored, int(daemon.settings["delivery_shards"])))
 
 
+def _fresh(client: Client, number: int, chance: random.Random) -> Way:
+    """A destination that nobody else has written to, until somebody does."""
+    before, dest = client.state(SOURCE).head_seq, f"{FRESH}.{number}"
+    client.configure(dest, durability=chance.choice(["disk", "memory"]))
+    client.routers.create(dest, SOURCE, dest)
+    return Way(dest, SOURCE, dest, {}, lambda record: record.seq > before)
+
+
 def _round(
-    daemon: Daemon, client: Client, chance: random.Random, number: int, seen: dict[tuple[str, int], bytes]
+    daemon: Daemon,
+    client: Client,
+    chance: random.Random,
+    number: int,
+    seen: dict[tuple[str, int], bytes],
+    fresh: str,
 ) -> str:
     """Write and read while somebody is killed."""
-    stop = threading.Event()
+    stop, first = threading.Event(), chance.randrange(10)
     failed: list[BaseException] = []
 
     def write() -> None:
@@ -87,6 +106,8 @@ def _round(
                 client.publish_many(SOURCE, datas, tag=tag)
                 if n % 4 == 0:
                     client.publish(MIXED, b"direct")
+                if n >= first:
+                    client.publish(fresh, b"direct")
         except BaseException as exc:
             failed.append(exc)
         finally:
@@ -94,9 +115,9 @@ def _round(
 
     def read() -> None:
         while not stop.is_set():
-            for way in WAYS:
+            for dest in [*(way.dest for way in WAYS), fresh]:
                 try:
-                    _see(client, way.dest, seen)
+                    _see(client, dest, seen)
                 except TopicdError:
                     continue
 
@@ -133,9 +154,9 @@ def _see(client: Client, topic: str, seen: dict[tuple[str, int], bytes]) -> None
         assert known == record.data, f"{topic}: seq {record.seq} was {known!r} and is {record.data!r}"
 
 
-def _compare(client: Client, seen: dict[tuple[str, int], bytes]) -> None:
+def _compare(client: Client, seen: dict[tuple[str, int], bytes], ways: list[Way]) -> None:
     """At rest."""
-    for way in WAYS:
+    for way in ways:
         wait_until(lambda way=way: _caught_up(client, way.router), f"router {way.router} to catch up", PATIENCE_S)
         meant = [bytes(record.data) for record in client.read(way.source) if way.meant(record)]
         found = [record for record in client.read(way.dest) if record.data != b"direct"]
