@@ -8,6 +8,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
+TOOLS  := $(VENV)/.compiles
 BUILT  := $(VENV)/.built
 CODE   := topicd ipc shards cli tests benchmarks docs
 
@@ -19,31 +20,42 @@ ONLY   ?=
 PEERS  ?=
 QUICK  ?=
 
+COMPILED := $(BIN)/python -c "import sys, topicd.compiled as c; sys.exit(bool(c.why_not_used))"
+
 # Everything that tests, checks and benchmarks need; `run` takes only the first part of it.
 setup: $(BUILT) $(STAMP)
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# What running needs: the packages, the native core, the hot modules as they are.
 $(RUNS): pyproject.toml setup.py requirements.lock $(wildcard topicd/_native/*.c topicd/_native/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "topicd needs Python 3.11 or newer; set PYTHON=…" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements.lock
-	$(PIP) --no-build-isolation --no-deps -e . --config-settings editable_mode=compat
+	TOPICD_COMPILED=later $(PIP) --no-build-isolation --no-deps -e . --config-settings editable_mode=compat
+	@$(BIN)/python -m compileall -q -j 2 topicd ipc shards cli
 	@touch $@
 
-$(STAMP): $(RUNS) requirements-dev.lock
+$(TOOLS): $(RUNS) requirements-build.lock
+	$(PIP) -r requirements-build.lock
+	@touch $@
+
+$(STAMP): $(TOOLS) requirements-dev.lock
 	$(PIP) -r requirements-dev.lock
 	@touch $@
 
 # Machine code of the hot modules (topicd/compiled.py); they also run without it, slower. Bytecode of all: where Python may
-# not write it (PYTHONDONTWRITEBYTECODE), every start of every process would translate its sources anew.
-$(BUILT): $(RUNS) Makefile $(shell find topicd ipc shards cli -name '*.py')
-	@$(BIN)/python -c 'import sys, topicd.compiled as c; sys.exit(bool(c.why_not_used))' || \
-		{ echo "compiling"; $(BIN)/python setup.py --quiet build_ext --inplace; }
-	@$(BIN)/python -m compileall -q topicd ipc shards cli
+# not write it (PYTHONDONTWRITEBYTECODE), every start of every process would translate its sources anew. One at a time.
+$(BUILT): $(TOOLS) Makefile $(shell find topicd ipc shards cli -name '*.py')
+	@flock $(VENV)/.compiling $(SHELL) -c '$(COMPILED) || { echo "compiling"; $(BIN)/python setup.py --quiet build_ext --inplace; }'
+	@$(BIN)/python -m compileall -q -j 2 topicd ipc shards cli
 	@touch $@
 
-run: $(BUILT)
+# It starts at once. What is not compiled is compiled beside it, with what the processors have left, and used from the next start on.
+run: $(RUNS)
+	@$(COMPILED) || { echo "compiling the hot modules beside it, for the next start: $(VENV)/compiling.log"; \
+		flock -n $(VENV)/.compiling true && env -u MAKEFLAGS -u MAKELEVEL nice -n 19 $(MAKE) $(BUILT) >$(VENV)/compiling.log 2>&1 </dev/null & }
+	@$(BIN)/python -m compileall -q topicd ipc shards cli
 	@TOPICD_HTTP=$${TOPICD_HTTP:-true} exec $(BIN)/topicd
 
 # Two files of tests at a time: most of them wait for processes and disks. In three parts, so that no process of pytest holds what all of them held.

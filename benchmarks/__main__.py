@@ -12,14 +12,14 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks import bars, cases, machine, peers, report, routers, synccheck, table
-from benchmarks.model import CHANNEL, DISK, OURS
+from benchmarks.model import CHANNEL, DISK, HTTP, OURS
 from benchmarks.peers.base import Peer
 from benchmarks.rounds import run_cases, say
 from topicd.bench.load import Load
 
 REPO = Path(__file__).resolve().parent.parent
 ROUTERS = "routers"  # measured by itself, with no peers
-FOREIGN = tuple(name for name in peers.MODULES if name not in (DISK, OURS, CHANNEL))
+FOREIGN = tuple(name for name in peers.MODULES if name not in (DISK, OURS, CHANNEL, HTTP))
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, work_dir: Path) -> int:
     facts = machine.facts(work_dir)
-    wanted = [DISK, *([] if options.no_ours else [OURS, CHANNEL]), *(n for n in FOREIGN if n in options.peers)]
+    wanted = [DISK, *([] if options.no_ours else [OURS, CHANNEL, HTTP]), *(n for n in FOREIGN if n in options.peers)]
     chosen = cases.select(options.only, options.quick)
     if machine.is_virtual() and not options.quick:
         say("touching memory: a virtual machine gets its pages at the first touch")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from benchmarks.model import CHANNEL, DISK, OURS, Results
+from benchmarks.model import CHANNEL, DISK, HTTP, OURS, Results
 
 
 class Verdict(StrEnum):
@@ -164,6 +164,11 @@ def _times(peer: str, work: str, size: int, factor: float) -> Bar:
     )
 
 
+def _http_rate(kind: str, what: str, least: float, variants: tuple[str, ...] = (), stretch: float | None = None) -> Bar:
+    ours = Source(HTTP, f"http.{kind}", "rate", variants)
+    return Bar("http", f"HTTP: {what}", ours, least, 1.0, at_least=True, stretch=stretch)
+
+
 PERSIST = ("persist-file", "persist-sqlite")
 QUEUES = ("litequeue", "diskcache", "sqlite-queue")
 ASYNCIO = "asyncio"
@@ -179,6 +184,11 @@ DESCRIPTORS = "descriptors"
 REWRITTEN = "after rewrite"
 CHECKPOINTED = "after checkpoints"
 LOG_ALONE = "WAL alone"
+HTTP_ONE = "1 connection"
+HTTP_64 = "64 connections"
+NATIVE = "native"
+SSE = "SSE"
+SSE_NATIVE_WRITER = "SSE, native writer"
 # Ours where every record is an append of its own, not part of a batch.
 SINGLES = (PIPELINE, PRODUCER, ASYNCIO, FUTURES)
 
@@ -303,6 +313,36 @@ BARS: tuple[Bar, ...] = (
         "file channel: send to recv in another process, p50 µs",
         Source(CHANNEL, "filechannel.wake", "p50"),
         200.0,
+        1.0,
+        at_least=False,
+    ),
+    Bar(
+        "http",
+        "HTTP: one durable write p50, against the native client",
+        Source(HTTP, "http.write.durable", "p50", (HTTP_ONE,)),
+        Source(HTTP, "http.write.durable", "p50", (NATIVE,)),
+        2.0,
+        at_least=False,
+    ),
+    _http_rate("write.durable", "single durable writes/s at 64 connections", 8_000, (HTTP_64,), stretch=2.5),
+    _http_rate("batch.durable", "batches of 1,000, records/s", 300_000),
+    _http_rate("diff", "diffs of 1,000, records/s", 200_000),
+    *(
+        Bar(
+            "http",
+            f"HTTP: write to event p50, {word}, against the native watch",
+            Source(HTTP, f"http.push.{word}", "p50", (SSE,)),
+            Source(HTTP, f"http.push.{word}", "p50", (NATIVE,)),
+            2.0,
+            at_least=False,
+        )
+        for word in ("durable", "relaxed")
+    ),
+    Bar(
+        "http",
+        "HTTP: a pulse to 1,000 streams, p99 µs",
+        Source(HTTP, "http.fanout", "p99", ("1,000 watchers",)),
+        60_000.0,
         1.0,
         at_least=False,
     ),

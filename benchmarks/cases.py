@@ -19,11 +19,39 @@ SIZES = ((100, "100 B"), (1024, "1 KiB"))
 RECORDS_S = Figure("rate", "records/s", True)
 ACKS_S = Figure("rate", "acks/s", True)
 SECONDS = Figure("seconds", "", False)
-TESTS = ("disk", "A", "B", "C", "D", "E", "F", "G", "H", "fanout", "topics", "growth", "mixed", "spark", "filechannel")
+TESTS = (
+    "disk",
+    "A",
+    "B",
+    "C",
+    "D",
+    "E",
+    "F",
+    "G",
+    "H",
+    "fanout",
+    "topics",
+    "growth",
+    "mixed",
+    "spark",
+    "filechannel",
+    "http",
+)
 
 
 def all_cases() -> list[Case]:
-    return [*_disk(), *_appends(), *_consume(), *_push(), *_queues(), *_server(), *_scale(), *_spark(), *_filechannel()]
+    return [
+        *_disk(),
+        *_appends(),
+        *_consume(),
+        *_push(),
+        *_queues(),
+        *_server(),
+        *_scale(),
+        *_spark(),
+        *_filechannel(),
+        *_http(),
+    ]
 
 
 def select(only: Sequence[str], quick: bool) -> list[Case]:
@@ -256,4 +284,60 @@ def _filechannel() -> Iterator[Case]:
         (P50, P99),
         Load(records=1000, steps=(Work.WAKE,)),
         Load(records=300, steps=(Work.WAKE,)),
+    )
+
+
+CPU = Figure("cpu", "µs of the gateway each", False)
+CPU_ALL = Figure("cpu_all", "µs of all processes each", False)
+
+
+def _http() -> Iterator[Case]:
+    def case(kind: str, title: str, figures: tuple[Figure, ...], load: Load, quick: Load) -> Case:
+        named, small = (dataclasses.replace(one, kind=kind.split(".", maxsplit=1)[0]) for one in (load, quick))
+        return Case(f"http.{kind}", "http", f"HTTP: {title}", figures, named, small, rounds=SECONDARY_ROUNDS)
+
+    for durable, word in ((True, "durable"), (False, "relaxed")):
+        yield case(
+            f"write.{word}",
+            f"one record of 100 B at a time, {word}",
+            (P50, P99, Figure("rate", "writes/s", True), CPU, CPU_ALL),
+            Load(durable=durable, seconds=2.0),
+            Load(durable=durable, seconds=0.5),
+        )
+    records = (RECORDS_S, P50, P99, CPU, CPU_ALL)
+    yield case(
+        "batch.durable",
+        "batches of 1,000 records of 100 B, durable",
+        records,
+        Load(durable=True, seconds=2.0),
+        Load(durable=True, seconds=0.5),
+    )
+    yield case(
+        "diff",
+        "diffs of 1,000 records of 100 B",
+        records,
+        Load(seconds=2.0, records=100 * K),
+        Load(seconds=0.5, records=20 * K),
+    )
+    for durable, word in ((True, "durable"), (False, "relaxed")):
+        yield case(
+            f"push.{word}",
+            f"write to event, {word}, 100 B",
+            (P50, P99),
+            Load(durable=durable, records=600),
+            Load(durable=durable, records=150),
+        )
+    yield case(
+        "fanout",
+        "a pulse to many streams, relaxed, 100 B",
+        (P50, P99, Figure("last_p50", "µs", False), CPU),
+        Load(records=200, steps=(1, 100, 1000)),
+        Load(records=50, steps=(1, 100, 1000)),
+    )
+    yield case(
+        "claims",
+        "50 workers claim 8 jobs and acknowledge them, relaxed, 100 B",
+        (JOBS_S, P50, P99, CPU),
+        Load(records=20 * K),
+        Load(records=4 * K),
     )

@@ -12,6 +12,7 @@ from topicd.bench.stats import Spread, spread
 OURS = "topicd"
 DISK = "disk"
 CHANNEL = "filechannel"  # ours as well, in its own process
+HTTP = "http"  # ours as well, with a gateway
 
 
 @dataclass(frozen=True, slots=True)

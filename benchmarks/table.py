@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.bars import Judgement, Source
-from benchmarks.model import CHANNEL, OURS, Case, Key, Results
+from benchmarks.model import CHANNEL, HTTP, OURS, Case, Key, Results
 from benchmarks.report import Run
 from topicd.bench.stats import Spread
 
@@ -46,7 +46,7 @@ def _case_row(case: Case, key: Key, results: Results) -> list[str]:
 
 def _better(case: Case, key: Key, theirs: Spread | None, results: Results) -> str:
     figure = case.headline
-    us = CHANNEL if case.test == CHANNEL else OURS
+    us = case.test if case.test in (CHANNEL, HTTP) else OURS
     same = results.spread(Key(case.id, us, key.variant), figure.name)
     best = results.best(case.id, us, figure.name, higher=figure.higher_is_better)
     ours = same or (best[1] if best else None)

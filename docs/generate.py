@@ -102,7 +102,7 @@ def _allowed(f: Any) -> str:
 
 
 def protocol(text: str) -> str:
-    text = filled(text, "ipc/protocol/messages.py", request_table(REQUESTS))
+    text = filled(text, "ipc/protocol/messages/", request_table(REQUESTS))
     text = filled(text, "ipc/protocol/chat.py", request_table(CHAT_REQUESTS))
     return filled(text, "topicd/errors.py", error_table())
 

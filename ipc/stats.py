@@ -15,7 +15,7 @@ import msgpack
 from topicd import paths
 from topicd.ipc import shm, slots
 
-PAYLOAD_MAX = 8 * 1024
+PAYLOAD_MAX = 16 * 1024  # a delivery shard's lists of topics, consumers and routers, all names of full length, take 8
 
 
 class StatsPage:

@@ -6,7 +6,6 @@ users run.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -30,10 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def given_back() -> Iterator[None]:
-    """Shards in the tests' own process tell the collector of cycles to look rarely, and what they held keeps its
-    descriptors until it does."""
     yield
-    if len(os.listdir("/proc/self/fd")) > 100:
-        gc.unfreeze()
-        gc.set_threshold(700, 10, 10)
-        gc.collect()
+    from tests.support.collecting import give_back
+
+    give_back()

@@ -244,15 +244,13 @@ class Settings:
             raise ConfigError(
                 f"listen_tcp {self.listen_tcp} is not a loopback address: tls_cert and tls_key are needed"
             )
-        if self.http and self.http_listen and not (self.tokens_file or self.http_open or self.http_is_loopback):
-            raise ConfigError(
-                f"http_listen {self.http_listen} is not a loopback address: tokens_file is needed, or http_open"
-            )
+        if self.http and self.http_listen:
+            self.check_http_place(self.http_host_port[0], f"http_listen {self.http_listen}")
         if self.chat_listen and not self.chat:
             raise ConfigError("chat_listen needs chat = true: there is no chat store to reach")
         if self.chat_listen and not self.tokens_file:
             raise ConfigError("chat_listen needs tokens_file: nobody is let in without a token")
-        if self.chat_listen and not self.tls_cert and not self._loops_back(self.chat_host_port[0]):
+        if self.chat_listen and not self.tls_cert and not loops_back(self.chat_host_port[0]):
             raise ConfigError(
                 f"chat_listen {self.chat_listen} is not a loopback address: tls_cert and tls_key are needed"
             )
@@ -278,21 +276,13 @@ class Settings:
         host, _, port = self.http_listen.rpartition(":")
         return host.strip("[]"), int(port)
 
-    @property
-    def http_is_loopback(self) -> bool:
-        return not self.http_listen or self._loops_back(self.http_host_port[0])
+    def check_http_place(self, host: str, what: str) -> None:
+        """ConfigError where HTTP would be open to everybody on the network."""
+        if not (self.tokens_file or self.http_open or loops_back(host)):
+            raise ConfigError(f"{what} is not a loopback address: tokens_file is needed, or http_open")
 
     def _is_loopback(self) -> bool:
-        return self._loops_back(self.tcp_host_port[0])
-
-    @staticmethod
-    def _loops_back(host: str) -> bool:
-        import ipaddress
-
-        try:
-            return host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return loops_back(self.tcp_host_port[0])
 
     @property
     def uids(self) -> frozenset[int]:
@@ -311,6 +301,16 @@ class Settings:
     @classmethod
     def from_wire(cls, given: Mapping[str, Any]) -> Settings:
         return cls(**parse_all(given, "message"))
+
+
+def loops_back(host: str) -> bool:
+    """Is it reached from this machine only?"""
+    import ipaddress
+
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _chat_can_run() -> bool:

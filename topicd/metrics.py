@@ -1,6 +1,6 @@
 """The answer to STATUS as Prometheus text. Promise: names are stable; what a process does not report is left
 out, never guessed; the number of series grows with the number of processes, not with topics or records: of topics
-only those written last are shown, a fixed number per delivery shard.
+only those written last are shown, of consumers and routers those furthest behind, a fixed number per delivery shard.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ DELIVERY = {
     "sessions": Metric("connections", "gauge", "open client connections"),
     "appends": Metric("appends_total", "counter", "batches stored"),
     "records": Metric("records_total", "counter", "records stored"),
+    "consumers": Metric("consumers", "gauge", "named consumers of its topics"),
+    "consumer_lag": Metric("consumers_lag_records", "gauge", "records that they have not acknowledged, together"),
     "forwarded": Metric("forwarded_total", "counter", "of these, copies that routers have made"),
     "routers": Metric("routers", "gauge", "routers that lead to its topics"),
     "routers_waiting": Metric("routers_waiting", "gauge", "of these, those that stand still; router_waiting says why"),
@@ -146,6 +148,11 @@ TOPIC = (
     Metric("topic_jobs_dead_total", "counter", "jobs that went to the dead letters; queues written last only"),
     Metric("topic_jobs_acked_total", "counter", "jobs that were acknowledged; queues written last only"),
 )
+# Of the named consumers furthest behind: topic, consumer, and these.
+CONSUMER = (
+    Metric("consumer_acked_seq", "gauge", "seq up to which it has acknowledged; consumers furthest behind only"),
+    Metric("consumer_lag_records", "gauge", "records it has not acknowledged; consumers furthest behind only"),
+)
 # Of routers that stand still, and of those furthest behind: name, copies, lag, and why it waits.
 ROUTER = (
     Metric("router_forwarded_total", "counter", "copies made; routers that wait or are furthest behind only"),
@@ -163,6 +170,7 @@ METRICS = (
     *(metric for table in BY_KIND.values() for metric in table.values()),
     RING_USED,
     *TOPIC,
+    *CONSUMER,
     *ROUTER,
     ROUTER_WAITING,
     SYNC_SECONDS,
@@ -185,6 +193,7 @@ def render(status: dict[str, Any]) -> str:
     lines += _families(series for process in processes for series in _stats(process))
     lines += _families(series for process in processes for series in _rings(process))
     lines += _families(series for process in processes for series in _topics(process))
+    lines += _families(series for process in processes for series in _consumers(process))
     lines += _histograms(processes, SYNC_SECONDS, SYNC_BOUNDS_S, "sync_histogram", "sync_seconds_total")
     lines += _families(series for process in processes for series in _saves(process))
     lines += _histograms(processes, SAVE_SECONDS, SAVE_BOUNDS_S, "store_save_histogram", "store_save_seconds")
@@ -230,6 +239,16 @@ def _topics(process: dict[str, Any]) -> Iterator[Series]:
             shown.add(name)
             labels = (("shard", shard), ("topic", str(name)))
             yield from (Series(metric, labels, value) for metric, value in zip(TOPIC, values, strict=False))
+
+
+def _consumers(process: dict[str, Any]) -> Iterator[Series]:
+    _, _, shard = str(process["name"]).partition("-")
+    shown: set[tuple[str, str]] = set()
+    for topic, consumer, *values in (process.get("stats") or {}).get("top_consumers") or []:
+        if (topic, consumer) not in shown:
+            shown.add((topic, consumer))
+            labels = (("shard", shard), ("topic", str(topic)), ("consumer", str(consumer)))
+            yield from (Series(metric, labels, value) for metric, value in zip(CONSUMER, values, strict=True))
 
 
 def _routers(process: dict[str, Any]) -> Iterator[Series]:

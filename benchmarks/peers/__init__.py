@@ -10,6 +10,7 @@ from benchmarks.peers.base import Peer
 MODULES = {
     "disk": ("benchmarks.peers.disk", "Disk"),
     "topicd": ("benchmarks.peers.topicd", "Topicd"),
+    "http": ("benchmarks.peers.http", "Http"),
     "filechannel": ("benchmarks.peers.queues", "Channel"),
     "redis": ("benchmarks.peers.redis", "Redis"),
     "nats": ("benchmarks.peers.nats", "Nats"),

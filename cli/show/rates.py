@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,26 @@ class TopicRates:
     records: int
     bytes: int
     priority: float
+    lag: int  # of the named consumer furthest behind
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRates:
+    """One of the named consumers furthest behind."""
+
+    topic: str
+    consumer: str
+    acked_s: float
+    acked_seq: int
+    lag: int
+    lag_s: float  # how fast it falls back; below 0: catches up
+
+    @property
+    def done_in_s(self) -> float | None:
+        """Until it has caught up, as things go now; None: never."""
+        if not self.lag:
+            return 0.0
+        return self.lag / -self.lag_s if self.lag_s < 0 else None
 
 
 def seconds_between(before: dict[str, Any], after: dict[str, Any]) -> float:
@@ -67,15 +88,30 @@ def topic_rates(before: dict[str, Any], after: dict[str, Any]) -> list[TopicRate
     earlier = {row[0]: row[1] for row in _topic_rows(before)}
     seconds = seconds_between(before, after)
     found = [
-        TopicRates(str(name), max(0, head - earlier.get(name, head)) / seconds, head, records, size, priority)
-        for name, head, records, size, priority in (row[:5] for row in _topic_rows(after))
+        TopicRates(str(name), max(0, head - earlier.get(name, head)) / seconds, head, records, size, priority, lag)
+        for name, head, records, size, priority, lag in (row[:6] for row in _topic_rows(after))
     ]
     return sorted(found, key=lambda topic: (-topic.records_s, topic.name))
 
 
 def _topic_rows(status: dict[str, Any]) -> list[list[Any]]:
-    rows = (row for p in status["processes"] for row in (p.get("stats") or {}).get("top_topics") or [])
-    return [row for row in rows if len(row) >= 5]
+    return [row for row in _rows(status, "top_topics") if len(row) >= 6]
+
+
+def _rows(status: dict[str, Any], key: str) -> Iterator[list[Any]]:
+    return (row for process in status["processes"] for row in (process.get("stats") or {}).get(key) or [])
+
+
+def consumer_rates(before: dict[str, Any], after: dict[str, Any]) -> list[ConsumerRates]:
+    """Those furthest behind first."""
+    earlier = {(topic, name): (acked, lag) for topic, name, acked, lag in _rows(before, "top_consumers")}
+    seconds = seconds_between(before, after)
+    found = []
+    for topic, name, acked, lag in _rows(after, "top_consumers"):
+        acked_before, lag_before = earlier.get((topic, name), (acked, lag))
+        acked_s, lag_s = max(0, acked - acked_before) / seconds, (lag - lag_before) / seconds
+        found.append(ConsumerRates(str(topic), str(name), acked_s, acked, lag, lag_s))
+    return sorted(found, key=lambda one: (-one.lag, one.topic, one.consumer))
 
 
 def process_rates(before: dict[str, Any], after: dict[str, Any]) -> list[ProcessRates]:

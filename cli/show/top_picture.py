@@ -1,4 +1,6 @@
-"""The picture of `topicctl top`. Pure: two STATUS answers and a width in, something to print out."""
+"""The pictures of `topicctl top`: of processes, of topics, of consumers. Pure: two STATUS answers and a width in,
+something to print out.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 from topicd.cli.show import human
 from topicd.cli.show.pressure import pressure_line
 from topicd.cli.show.queues import RATE_COLUMNS, rate_rows
-from topicd.cli.show.rates import ProcessRates, Totals, process_rates, seconds_between, topic_rates, totals
+from topicd.cli.show.rates import (
+    ConsumerRates,
+    ProcessRates,
+    TopicRates,
+    Totals,
+    consumer_rates,
+    process_rates,
+    seconds_between,
+    topic_rates,
+    totals,
+)
 from topicd.cli.show.render import STATE_STYLE, Column, make_table
 
 if TYPE_CHECKING:
@@ -34,20 +46,38 @@ COLUMNS = [
     Column("uptime", right=True, rank=5),
     Column("restarts", right=True, rank=5),
 ]
-TOPICS_SHOWN = 5
+TOPICS_SHOWN = 5  # among the processes
+ROWS_SHOWN = 30  # where they have the screen to themselves
 TOPIC_COLUMNS = [
-    Column("topic"),
+    Column("topic", shrink=True),
     Column("records/s", right=True),
+    Column("lag", right=True),
     Column("head", right=True, rank=1),
+    Column("records", right=True, rank=3),
     Column("bytes", right=True, rank=2),
     Column("priority", right=True),
 ]
+CONSUMER_COLUMNS = [
+    Column("consumer", shrink=True),
+    Column("topic", shrink=True),
+    Column("acked/s", right=True),
+    Column("lag", right=True),
+    Column("lag/s", right=True),
+    Column("done in", right=True, rank=1),
+    Column("acked", right=True, rank=2),
+]
 
 
-def render(status_before: dict[str, Any], status_after: dict[str, Any], width: int) -> RenderableType:
+def render(
+    status_before: dict[str, Any], status_after: dict[str, Any], width: int, by: str = "process", rows: int = ROWS_SHOWN
+) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    if by != "process":
+        table = _all_topics if by == "topic" else _all_consumers
+        title = _title(status_before, status_after, width)
+        return Group(title, Text(""), *table(status_before, status_after, width, rows))
     processes = process_rates(status_before, status_after)
     parts: list[RenderableType] = [
         _title(status_before, status_after, width),
@@ -81,7 +111,7 @@ def _title(before: dict[str, Any], after: dict[str, Any], width: int) -> Text:
         (state, STATE_STYLE.get(state, "red")),
         f"  up {human.duration(after['uptime_s'])}  run {after['run']}  {after['instance']}",
     )
-    right = f"last {human.duration(seconds_between(before, after))}  q quits"
+    right = f"last {human.duration(seconds_between(before, after))}  p/t/c, q quits"
     space = width - left.cell_len - len(right)
     if space >= 2:
         left.append(" " * space + right, style="bright_black")
@@ -127,11 +157,62 @@ def _topics(before: dict[str, Any], after: dict[str, Any], width: int) -> list[R
     rows = topic_rates(before, after)[:TOPICS_SHOWN]
     if not rows:
         return []
-    cells = [
-        [t.name, human.short_count(t.records_s), human.count(t.head_seq), human.size(t.bytes), f"{t.priority:,.0f}"]
-        for t in rows
+    return [Text(""), make_table(TOPIC_COLUMNS, [_topic_row(topic) for topic in rows], width)]
+
+
+def _all_topics(before: dict[str, Any], after: dict[str, Any], width: int, most: int) -> list[RenderableType]:
+    found = topic_rates(before, after)
+    cells = [_topic_row(topic) for topic in found[:most]]
+    return [
+        make_table(TOPIC_COLUMNS, cells, width),
+        *_left_out(max(_sum(after, "topics"), len(found)), len(cells), "topics", "topicctl topic list"),
     ]
-    return [Text(""), make_table(TOPIC_COLUMNS, cells, width)]
+
+
+def _all_consumers(before: dict[str, Any], after: dict[str, Any], width: int, most: int) -> list[RenderableType]:
+    found = consumer_rates(before, after)
+    cells = [_consumer_row(one) for one in found[:most]]
+    rest = _left_out(max(_sum(after, "consumers"), len(found)), len(cells), "named consumers", "topicctl consumer list")
+    return [make_table(CONSUMER_COLUMNS, cells, width), *rest]
+
+
+def _sum(status: dict[str, Any], key: str) -> int:
+    return sum((process.get("stats") or {}).get(key, 0) for process in status["processes"])
+
+
+def _left_out(number: int, shown: int, what: str, all_of_them: str) -> list[RenderableType]:
+    from rich.text import Text
+
+    if not number:
+        return [Text(f"no {what}", style="bright_black")]
+    if number == shown:
+        return []
+    return [Text(f"{shown} of {human.count(number)} {what}; all: {all_of_them}", style="bright_black")]
+
+
+def _topic_row(topic: TopicRates) -> list[str]:
+    return [
+        topic.name,
+        human.short_count(topic.records_s),
+        human.count(topic.lag),
+        human.count(topic.head_seq),
+        human.count(topic.records),
+        human.size(topic.bytes),
+        f"{topic.priority:,.0f}",
+    ]
+
+
+def _consumer_row(one: ConsumerRates) -> list[str]:
+    done_in = one.done_in_s
+    return [
+        one.consumer,
+        one.topic,
+        human.short_count(one.acked_s),
+        human.count(one.lag),
+        f"{'+' if one.lag_s > 0 else ''}{human.short_count(one.lag_s)}",
+        "-" if done_in is None else human.duration(done_in) if done_in else "",
+        human.count(one.acked_seq),
+    ]
 
 
 def _row(p: ProcessRates) -> list[str]:

@@ -21,22 +21,37 @@ from topicd.errors import TopicdError
 if TYPE_CHECKING:
     from topicd.client.blocking.client import Client
 
+VIEWS = ("process", "topic", "consumer")  # their first letters are the keys that change between them
 
-@verb("top", examples="topicctl top\ntopicctl top --interval 0.5\ntopicctl top --once\ntopicctl top --json --count 60")
+
+@verb(
+    "top",
+    examples="topicctl top\ntopicctl top --by consumer\ntopicctl top --by topic --once\ntopicctl top --json --count 60",
+)
+@click.option(
+    "--by",
+    type=click.Choice(VIEWS),
+    default="process",
+    show_default=True,
+    help="What to list: processes, the topics written last, the named consumers furthest behind.",
+)
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=1.0, metavar="SECONDS", help="Time between two looks."
 )
 @click.option("--once", is_flag=True, help="Print one picture and leave.")
 @click.option("--count", "pictures", type=click.IntRange(min=1), metavar="N", help="Leave after N pictures.")
 @pass_app
-def top(app: App, interval: float, once: bool, pictures: int | None) -> None:
-    """Show rates, latencies, rings and processes until q is pressed.
+def top(app: App, by: str, interval: float, once: bool, pictures: int | None) -> None:
+    """Show rates, lags, latencies, rings and processes until q is pressed; p, t and c change what is listed.
 
-    With --json, one object per interval.
+    Of each delivery shard the 20 topics written last and the 20 named consumers furthest behind are known. With --json,
+    one object per interval with all of it.
     """
-    pictures = 1 if once else pictures
+    if app.json and by != "process":
+        raise CliError("--by has no effect with --json", Exit.USAGE, "each object has processes, topics and consumers")
+    pictures, view = 1 if once else pictures, _View(by)
     with app.connect() as client:
-        looks = _looks(client, interval, pictures)
+        looks = _looks(client, interval, pictures, view)
         if app.json:
             for before, after in looks:
                 app.out.lines([sample(before, after)])
@@ -44,15 +59,27 @@ def top(app: App, interval: float, once: bool, pictures: int | None) -> None:
             from topicd.cli.show.top_picture import render
 
             for before, after in looks:
-                app.out.show(render(before, after, app.out.width if app.out.width < 1_000 else 160))
+                app.out.show(render(before, after, app.out.width if app.out.width < 1_000 else 160, by))
         elif not sys.stdout.isatty():
             raise CliError("top needs a terminal", Exit.USAGE, "use --once or --json")
         else:
-            _live(looks)
+            _live(looks, view)
+
+
+class _View:
+    def __init__(self, by: str) -> None:
+        self.by = by
+
+    def change(self, typed: str) -> bool:
+        """The last key that means one; True: it is another than before."""
+        before = self.by
+        for key in typed:
+            self.by = next((name for name in VIEWS if name[0] == key), self.by)
+        return self.by != before
 
 
 def sample(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    from topicd.cli.show.rates import process_rates, seconds_between, topic_rates, totals
+    from topicd.cli.show.rates import consumer_rates, process_rates, seconds_between, topic_rates, totals
 
     return {
         "state": after["state"],
@@ -63,17 +90,26 @@ def sample(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         "processes": [asdict(process) for process in process_rates(before, after)],
         "queues": after.get("queues") or [],
         "topics": [asdict(topic) for topic in topic_rates(before, after)],
+        "consumers": [asdict(consumer) for consumer in consumer_rates(before, after)],
     }
 
 
-def _looks(client: Client, interval: float, pictures: int | None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Pairs of STATUS answers; ends when q is pressed. A restart of the daemon is waited out."""
+def _looks(
+    client: Client, interval: float, pictures: int | None, view: _View
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Pairs of STATUS answers; ends when q is pressed. A restart of the daemon is waited out. Who changes the view sees
+    the same pair again."""
     before = _look(client)
     shown = 0
+    last: tuple[dict[str, Any], dict[str, Any]] | None = None
     with _keys() as keys:
         while pictures is None or shown < pictures:
-            if _pressed(keys, interval):
-                return
+            ends = time.monotonic() + interval
+            while typed := _typed(keys, ends):
+                if "q" in typed:
+                    return
+                if view.change(typed) and last is not None:
+                    yield last
             try:
                 after = _look(client)
             except TopicdError as exc:
@@ -83,7 +119,8 @@ def _looks(client: Client, interval: float, pictures: int | None) -> Iterator[tu
             if after["instance"] != before["instance"] or after["run"] != before["run"]:
                 before = after
                 continue
-            yield before, after
+            last = (before, after)
+            yield last
             before = after
             shown += 1
 
@@ -94,17 +131,18 @@ def _look(client: Client) -> dict[str, Any]:
     return found
 
 
-def _live(looks: Iterator[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+def _live(looks: Iterator[tuple[dict[str, Any], dict[str, Any]]], view: _View) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    from topicd.cli.show.top_picture import render
+    from topicd.cli.show.top_picture import ROWS_SHOWN, render
 
     console = Console(highlight=False)
     with Live(Text("looking…"), console=console, screen=True, auto_refresh=False) as live:
         for before, after in looks:
-            live.update(render(before, after, console.width), refresh=True)
+            rows = max(3, min(ROWS_SHOWN, console.height - 6))  # below the title and the head of the table
+            live.update(render(before, after, console.width, view.by, rows), refresh=True)
 
 
 @contextmanager
@@ -125,15 +163,14 @@ def _keys() -> Iterator[int | None]:
         termios.tcsetattr(fd, termios.TCSADRAIN, saved)
 
 
-def _pressed(fd: int | None, seconds: float) -> bool:
-    """Waits so long; True as soon as q is pressed."""
+def _typed(fd: int | None, ends: float) -> str:
+    """What is typed until then, as soon as there is something; `q` where the terminal has gone."""
+    left = ends - time.monotonic()
+    if left <= 0:
+        return ""
     if fd is None:
-        time.sleep(seconds)
-        return False
-    ends = time.monotonic() + seconds
-    while (left := ends - time.monotonic()) > 0:
-        if select.select([fd], [], [], left)[0]:
-            typed = os.read(fd, 64)
-            if not typed or b"q" in typed or b"Q" in typed:
-                return True
-    return False
+        time.sleep(left)
+        return ""
+    if not select.select([fd], [], [], left)[0]:
+        return ""
+    return os.read(fd, 64).decode("ascii", "replace").lower() or "q"

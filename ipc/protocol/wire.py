@@ -1,7 +1,7 @@
 """Messages between clients and the daemon. Bytes: docs/protocol.md. Promise: one encoder and one decoder for each.
 
  0  u32 length      bytes after this field
-  4  u8  op          Op (messages.py)
+  4  u8  op          Op (messages/declaring.py)
  5  u8  flags       MessageFlag
  6  u32 request id  chosen by the client, repeated in the answer
 10  body            fixed layout for append, fetch, push, credit; a msgpack map for all others
@@ -33,7 +33,7 @@ MIN_LENGTH = HEADER.size - LENGTH_FIELD
 
 
 ANSWER = 0x80
-# The ops that are more than a declared message (messages.py has all): greeting, status, and what runs once per record,
+# The ops that are more than a declared message (messages/ has all): greeting, status, and what runs once per record,
 # where enum arithmetic costs more than the rest of the work.
 OP_HELLO = 0x01
 OP_PING = 0x02

@@ -1,5 +1,5 @@
-"""The stats page of a delivery shard: counters, gauges and the topics written last. Each key is one of
-topicd.metrics.DELIVERY.
+"""The stats page of a delivery shard: counters, gauges, the topics written last, the consumers furthest
+behind. Each key is one of topicd.metrics.DELIVERY.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import Any
 from topicd.clock import Clock
 from topicd.shards.delivery.channels.tallies import Tallies
 from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.laggards import Laggards
 from topicd.shards.delivery.load import Load
 from topicd.shards.delivery.queues.queues import Queues
 from topicd.shards.delivery.reading.segments import Segments
@@ -39,6 +40,7 @@ class Figures:
         pushing: Pushing,
         tallies: Tallies,
         shop: Workshop,
+        laggards: Laggards,
     ) -> None:
         self._counters = counters
         self._catalog = catalog
@@ -53,6 +55,7 @@ class Figures:
         self._pushing = pushing
         self._tallies = tallies
         self._shop = shop
+        self._laggards = laggards
 
     def page(self) -> dict[str, Any]:
         return {
@@ -66,6 +69,7 @@ class Figures:
             "in_flight_bytes": sum(outlet.in_flight_bytes for outlet in self._outlets),
             "ring_backlog_bytes": sum(outlet.backlog_bytes for outlet in self._outlets),
             "mapped_bytes": self._segments.held_bytes,
+            **self._laggards.page(),
             **self._queues.page(),
             **self._shop.page(),
             **self._rounds.page(),

@@ -18,6 +18,7 @@ from topicd.shards.delivery.channels.channels import Channels
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.figures import Figures
+from topicd.shards.delivery.laggards import Laggards
 from topicd.shards.delivery.load import Load
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.pulse import Pulse
@@ -152,11 +153,12 @@ class Parts:
         # Around it.
         self.connections = Connections(place)
         self.fairness = Fairness()
-        self.survey = Survey(place, catalog, retention, backlog, reclaimer, log)
+        laggards = Laggards(catalog)
+        self.survey = Survey(place, catalog, retention, backlog, reclaimer, log, laggards)
         self._surveying: asyncio.Future[None] | None = None
         self.figures = Figures(
             *(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey, self.queues),
-            *(load, place.clock, self.pushing, self.channels.tallies, shop),
+            *(load, place.clock, self.pushing, self.channels.tallies, shop, laggards),
         )
         self._connect()
         self.rounds.unsafe_copies = self.routing.safety.unsafe_copies

@@ -1,6 +1,6 @@
 """A look at every topic, again and again, for what nobody's request brings about: records that outlived their TTL, seqs
 that a topic at rest gives back, segments that are old enough to be sealed, files that could be given back, the bytes in
-all, the topics written last.
+all, the topics written last, the consumers furthest behind.
 
 Promise: it takes a small share of the processor, whatever the number of topics; with few of them it is done every
 second.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from topicd.shards.delivery.laggards import Laggards
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.removing.reclaim import Reclaimer
 from topicd.shards.delivery.removing.retention import Retention
@@ -34,6 +35,7 @@ class Survey:
         backlog: Backlog,
         reclaimer: Reclaimer,
         log: Log,
+        laggards: Laggards,
     ) -> None:
         self._place = place
         self._catalog = catalog
@@ -41,6 +43,7 @@ class Survey:
         self._backlog = backlog
         self._reclaimer = reclaimer
         self._log = log
+        self._laggards = laggards
         self._found: list[tuple[int, int]] = []  # the topics written last so far: when, id; a heap
         self._bytes = 0
         self.top: list[Topic] = []
@@ -48,8 +51,10 @@ class Survey:
     def run(self) -> Iterator[None]:
         """Once through all of them; yields where others may have their turn."""
         self._found, self._bytes = [], 0
+        self._laggards.begin()
         yield from in_slices(list(self._catalog.by_name.values()), self._look)
         self._backlog.total_bytes = self._bytes
+        self._laggards.finish()
         by_id = self._catalog.by_id
         self.top = [by_id[number] for _, number in sorted(self._found, reverse=True) if number in by_id]
         yield from self._find_aged()
@@ -61,6 +66,7 @@ class Survey:
             self._retention.expire(topic)
         return_seqs(self._log, topic, now)
         self._bytes += topic.contents.bytes
+        self._laggards.look(topic)
         found, written = self._found, topic.last_write_ms
         if len(found) < TOP_TOPICS:
             heapq.heappush(found, (written, topic.id))

@@ -20,8 +20,8 @@ from topicd.limits import MIB
 
 _STEP = 1 * MIB
 _AHEAD = 4 * MIB  # of the writer, so much has its blocks
-_PACE_S = 0.025  # between two steps when less has
-_REST_S = 0.25  # once overtaken; and so long nobody has written before a step beyond _AHEAD
+_PACE_S = 0.025  # between two steps when less has, or nobody writes
+_REST_S = 0.25  # once overtaken; and so long nobody has written before the first step beyond _AHEAD
 _QUIET_TICKS = 60  # without a file being taken
 KEPT = 2  # recycled files kept beyond the one in preparation
 KEPT_IN_FLOOD = 8  # what waits to be absorbed comes back all at once
@@ -206,8 +206,9 @@ class Spares:
         with self._changed:
             while not self._stopping:
                 enough = prepared.filled_to - prepared.written >= _AHEAD
-                overtaken, self._overtaken, self.busy = self._overtaken, False, False
-                self._changed.wait_for(lambda: self._stopping, _REST_S if overtaken or enough else _PACE_S)
+                in_the_way = self._overtaken or (enough and self.busy)
+                self._overtaken = self.busy = False
+                self._changed.wait_for(lambda: self._stopping, _REST_S if in_the_way else _PACE_S)
                 if not self._overtaken and not (enough and self.busy):
                     return
 

@@ -74,7 +74,7 @@ def test_counters_are_rated_and_gauges_are_not() -> None:
 def test_labels_that_are_grouped_by_exist() -> None:
     found = Exposition(metrics.render(STATUS))
     known = {label for _, labels in found.samples for label, _ in labels}
-    assert known == {"run", "process", "shard", "wal", "dlv", "topic", "le", "step"}
+    assert known == {"run", "process", "shard", "wal", "dlv", "topic", "le", "step", "consumer"}
     for expression in all_expressions():
         for group in _BY.findall(expression):
             assert {label.strip() for label in group.split(",")} <= known, expression
@@ -108,6 +108,6 @@ STATUS = {
     "pressure": {"value": 0.5, "steps": [{"name": "gather", "active": True, "times": 1}]},
     "processes": [
         {"name": "wal-00", "stats": {"ring_used": [1], "sync_histogram": [1] * 13}},
-        {"name": "dlv-00", "stats": {"top_topics": [["a", 1, 1, 1, 1, 1]]}},
+        {"name": "dlv-00", "stats": {"top_topics": [["a", 1, 1, 1, 1, 1]], "top_consumers": [["a", "c", 1, 1]]}},
     ],
 }

@@ -16,6 +16,7 @@ from random import Random
 from tests.faults.kills import kill_cases, run_kill
 from tests.faults.story import SCENES
 from tests.faults.sweep import Case, cases, in_order, run_case
+from tests.support.collecting import give_back
 from topicd.shards.delivery import slices
 
 SAMPLE = 1_200
@@ -46,7 +47,9 @@ def _chosen(given: argparse.Namespace, chance: Random) -> list[object]:
 
 def _run(chosen: list[object], workers: int) -> Iterator[tuple[str, list[str]]]:
     if workers == 1:
-        yield from map(_work, chosen)
+        for case in chosen:
+            yield _work(case)
+            give_back()
         return
     with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=25) as pool:
         yield from pool.imap_unordered(_work, chosen, chunksize=8)

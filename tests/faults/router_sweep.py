@@ -97,7 +97,7 @@ class RouterScene(NamedTuple):
     name: str
     act: Callable[[Play], object]
     durability: str = "fsync"
-    dest: dict[str, Any] = {}  # noqa: RUF012 (nobody changes it)
+    dest: dict[str, Any] = {}
     kind: str = "derived"  # of the destination in the end
 
 

@@ -32,6 +32,12 @@ def test_top_is_live_and_q_quits(daemon: Daemon, client: topicd.Client) -> None:
     terminal.read_until(b"q quits")
     terminal.read_until(b"dlv-01")
     assert b"\x1b[?1049h" in terminal.output, "the alternate screen"
+    with client.consumer("live", "slow"):
+        terminal.type(b"c")
+        terminal.read_until(b"done in")
+        terminal.read_until(b"slow")
+    terminal.type(b"t")
+    terminal.read_until(b"priority")
     terminal.type(b"q")
     assert terminal.finish() == 0
     assert b"\x1b[?1049l" in terminal.output, "the screen is as it was"

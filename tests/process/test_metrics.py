@@ -54,6 +54,16 @@ def scrape_until(daemon: Daemon, condition: Callable[[Exposition], bool], what: 
     return seen[0]
 
 
+def test_a_consumer_that_is_behind_is_shown_with_its_lag(module_daemon: Daemon, client: Client) -> None:
+    client.publish_many("followed", [b"x"] * 5)
+    with client.consumer("followed", "billing") as consumer:
+        consumer.ack_to(next(consumer))
+    labels = {"topic": "followed", "consumer": "billing"}
+    found = scrape_until(module_daemon, lambda page: page.has("topicd_consumer_lag_records", **labels), "the consumer")
+    assert found.value("topicd_consumer_lag_records", **labels) == 4
+    assert found.value("topicd_consumer_acked_seq", **labels) == 1
+
+
 def baseline(daemon: Daemon, topic: str) -> tuple[str, Exposition]:
     """(the topic's shard, a page that shard published after the topic was made and therefore after all before it)."""
     page = scrape_until(daemon, lambda page: page.has("topicd_topic_head_seq", topic=topic[:64]), "the topic")

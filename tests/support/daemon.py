@@ -1,5 +1,6 @@
 """A real daemon on directories of its own, watched and killed from outside. Promise: whatever happens, close()
-leaves no process and no shared memory behind; every wait is for a condition, until a deadline.
+leaves no process and no shared memory behind, and where the tests were killed before it, the reaper does; every wait is
+for a condition, until a deadline.
 
     with Daemon(tmp_path, wal_shards=2) as daemon:
         daemon.client().publish("orders", b"hello")
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import psutil
 
 import topicd
+from tests.support.reaper import REAPER, ROOT_VARIABLE
 from topicd.client.blocking.client import Client
 from topicd.disk import envelope, identity
 from topicd.disk.fs import RealFs
@@ -98,10 +100,11 @@ class Daemon:
         self.root.mkdir(parents=True, exist_ok=True)
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in self.settings.items()]
         where = [f"--data-dir={self.data.root}", f"--run-dir={self.run.root}"]
+        REAPER.note(self.root.absolute())
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "topicd", *where, *flags],
-                env={**os.environ, **self._env},
+                env={**os.environ, **self._env, ROOT_VARIABLE: str(self.root.absolute())},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -149,9 +152,9 @@ class Daemon:
         self._clients.clear()
         if self._process is not None:
             self.kill_all()
-        for instance in self.instances():
-            for name in shm.names_of(instance):
-                shm.unlink(name)
+        self.unlink_shared_memory()
+        if self._process is not None:
+            REAPER.forget(self.root.absolute())
 
     # ---- looking ----
 
@@ -278,6 +281,10 @@ class Daemon:
             return []
         named = [Instance(**body[key]).instance for key in ("live", "undrained") if body[key]]
         return [*named, *body["garbage"]]
+
+    def unlink_shared_memory(self) -> None:
+        for name in self.shm_left():
+            shm.unlink(name)
 
     def shm_left(self) -> list[str]:
         return [name for instance in self.instances() for name in shm.names_of(instance)]

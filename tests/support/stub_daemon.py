@@ -24,6 +24,6 @@ EXTRA = Kind(
 )
 
 if __name__ == "__main__":
-    table = [kind._replace(command=STUB) for kind in kinds.KINDS]
+    table = [kind._replace(command=STUB, copied=False) for kind in kinds.KINDS]
     kinds.KINDS = (*table, EXTRA) if os.environ.get("TOPICD_STUB_THIRD") else tuple(table)
     main(prog_name="topicd")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support.reaper import REAPER, ROOT_VARIABLE
 from topicd.ipc import shm
 from topicd.ipc.protocol import unixsock
 from topicd.ipc.protocol import wire as protocol
@@ -102,11 +103,17 @@ class StubDaemon:
 
     def _launch(self, command: list[str], pass_fds: list[int] | None = None) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
+        REAPER.note(self.root.absolute())
         plan = {**self.plan, "*": {"log": str(self.log_file), **self.plan.get("*", {})}}
         with (self.root / "out.txt").open("ab") as out, (self.root / "err.txt").open("ab") as err:
             self.process = subprocess.Popen(
                 command,
-                env={**os.environ, "TOPICD_STUB": json.dumps(plan), **self.extra_env},
+                env={
+                    **os.environ,
+                    "TOPICD_STUB": json.dumps(plan),
+                    ROOT_VARIABLE: str(self.root.absolute()),
+                    **self.extra_env,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -201,6 +208,7 @@ class StubDaemon:
                     continue
         for name in self.shm_left():
             shm.unlink(name)
+        REAPER.forget(self.root.absolute())
 
 
 @contextmanager

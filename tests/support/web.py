@@ -20,6 +20,7 @@ from tests.support.daemon import Daemon
 
 JSON = {"Content-Type": "application/json"}
 WAIT_S = 30.0
+SILENCE_S = 75.0
 
 
 class Answer(NamedTuple):
@@ -117,7 +118,11 @@ class Events:
     """A stream that is read by a thread of its own, frame by frame, and strictly."""
 
     def __init__(self, web: Web, url: str, headers: dict[str, str]) -> None:
-        self._client = httpx.Client(http1=web.version != "2", http2=web.version == "2", timeout=None, trust_env=False)
+        two = web.version == "2"
+        # A stream is silent for a heartbeat at most.
+        self._client = httpx.Client(
+            http1=not two, http2=two, timeout=httpx.Timeout(WAIT_S, read=SILENCE_S), trust_env=False
+        )
         request = self._client.build_request("GET", web.base + url, headers=headers)
         self.answer = self._client.send(request, stream=True)
         self.status = self.answer.status_code
@@ -232,6 +237,7 @@ class Socket:
 
     def _receive(self) -> None:
         data = self._sock.recv(1 << 18)
+        assert data or (self.status and self.closed is None), "the socket has ended"
         self._ws.receive_data(data or None)
         for event in self._ws.events():
             if isinstance(event, AcceptConnection):

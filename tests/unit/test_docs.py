@@ -40,7 +40,7 @@ def test_the_generator_checks_without_writing() -> None:
 def test_a_page_out_of_date_is_noticed_and_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "DOCS", tmp_path)
     (tmp_path / "settings.md").write_text("old")
-    sources = ("ipc/protocol/messages.py", "ipc/protocol/chat.py", "topicd/errors.py")
+    sources = ("ipc/protocol/messages/", "ipc/protocol/chat.py", "topicd/errors.py")
     places = "".join(f"{generate.BEGIN.format(source)}\nold\n{generate.END}\n" for source in sources)
     (tmp_path / "protocol.md").write_text(f"before\n{places}after\n")
     found = generate.stale()

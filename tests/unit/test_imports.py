@@ -52,6 +52,8 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.shards.process": ("topicd.child", *IPC, *DISK, *VOCABULARY),
     "topicd.shards.wal": ("topicd.child", "topicd.shards.process", *STORAGE, *DISK, *IPC, *VOCABULARY),
     "topicd.shards.delivery": ("topicd.child", "topicd.shards.process", *STORAGE, *DISK, *IPC, *VOCABULARY),
+    # Loads the shards by name, and becomes one of them.
+    "topicd.shards.template": IPC,
     # A view of a topic that it writes and reads as any asyncio client; it comes to other stores as one, too.
     "topicd.shards.chat": (
         "topicd.child",

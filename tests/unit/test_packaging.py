@@ -35,15 +35,25 @@ def _needed(names: set[str]) -> set[str]:
     return found
 
 
-def test_running_installs_what_running_and_compiling_need_and_nothing_else() -> None:
-    wanted = {_name(line) for line in PROJECT["project"]["dependencies"] + PROJECT["build-system"]["requires"]}
+def test_running_installs_what_running_needs_and_nothing_else() -> None:
+    wanted = {_name(line) for line in PROJECT["project"]["dependencies"]} | {"setuptools"}
     locked = _locked("requirements.lock")
     assert wanted <= locked, "declared in pyproject.toml, not locked"
     assert locked <= _needed(wanted), "locked for running, needed by nothing that runs"
 
 
+def test_compiling_installs_what_compiling_needs_and_nothing_else() -> None:
+    wanted = {_name(line) for line in PROJECT["build-system"]["requires"]}
+    locked = _locked("requirements-build.lock")
+    assert wanted <= locked | _locked("requirements.lock"), "declared in pyproject.toml, not locked"
+    assert locked <= _needed(wanted), "locked for compiling, needed by nothing that compiles"
+    assert "-r requirements.lock" in (ROOT / "requirements-build.lock").read_text().splitlines()
+
+
 def test_tests_install_everything_else_that_is_declared() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = {_name(line) for name in extras for line in extras[name]}
-    assert wanted <= _locked("requirements-dev.lock") | _locked("requirements.lock")
-    assert "-r requirements.lock" in (ROOT / "requirements-dev.lock").read_text().splitlines()
+    assert wanted <= _locked("requirements-dev.lock") | _locked("requirements-build.lock") | _locked(
+        "requirements.lock"
+    )
+    assert "-r requirements-build.lock" in (ROOT / "requirements-dev.lock").read_text().splitlines()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from topicd._native.interface import Core, Guard, Look, RunChains
+from topicd._native.interface import Core, Guard, KeepOrphans, Look, RunChains
 
 
 def _choose() -> tuple[Core, str]:
@@ -38,5 +38,6 @@ run_chains: RunChains | None = getattr(core, "run_chains", None)
 look: Look | None = getattr(core, "look", None)
 # What takes a loop away: only C sees it.
 guard: Guard | None = getattr(core, "guard", None)
+keep_orphans: KeepOrphans | None = getattr(core, "keep_orphans", None)
 
-__all__ = ["Core", "core", "guard", "is_native", "look", "run_chains", "why_pure"]
+__all__ = ["Core", "core", "guard", "is_native", "keep_orphans", "look", "run_chains", "why_pure"]

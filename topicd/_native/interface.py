@@ -118,6 +118,9 @@ Look: TypeAlias = "Callable[[Sequence[str], int, int, int, int], list[Listing | 
 # guard(gone): an object; when it goes, gone(error, True) is called with the exception that is under way, or None.
 Guard: TypeAlias = "Callable[[Callable[[BaseException | None, bool], None]], object]"
 
+# keep_orphans(): from now on processes below this one become its children when their own parent ends.
+KeepOrphans: TypeAlias = "Callable[[], None]"
+
 
 class Core(Protocol):
     """Arguments are positional: the C functions take no keywords, so the twin must not be called with any."""

@@ -19,3 +19,4 @@ class Load:
     batch: int = 1000  # records of one batch or fetch
     in_flight: int = 64
     steps: tuple[int, ...] = ()  # subscribers, topics or stored records, one variant each
+    kind: str = ""  # what is done, in a test that does several things

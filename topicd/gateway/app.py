@@ -24,6 +24,9 @@ from topicd.tokens import EVERYTHING
 log = logging.getLogger(__name__)
 
 _COMPRESS_FROM = 1 * KIB
+_KNOWN = 4_096  # paths whose meaning is kept
+_KNOWN_LENGTH = 300  # bytes of such a path
+_LOCAL_KEPT = 64
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -32,6 +35,8 @@ class App:
         self._service = service
         self._routes = routes
         self._loopback = loopback
+        self._known: dict[tuple[str, bytes], Found] = {}
+        self._local: set[bytes] = set()  # hosts that were found good
         self._origins = frozenset(o.strip() for o in service.settings.http_origins.split(",") if o.strip())
 
     # ---- the head ----
@@ -48,13 +53,17 @@ class App:
     def _judge(self, head: Head) -> Accepted | Reply:
         service = self._service
         service.counts["requests"] += 1
-        segments = head.segments()
-        found = self._routes.find(head.method, segments)
+        found = self._known.get((head.method, head.path))
+        if found is None:
+            segments = head.segments()
+            found = self._routes.find(head.method, segments)
+            if found is not None and len(head.path) <= _KNOWN_LENGTH:
+                self._remember(head, found)
+            elif found is None and head.method in ("GET", "HEAD") and service.files.has(segments):
+                self._check_host(head)
+                return self._finished(head, service.files.answer(segments, head))
         one = found.endpoint if found is not None else None
         kind = one.kind if one is not None else "json"
-        if found is None and head.method in ("GET", "HEAD") and service.files.has(segments):
-            self._check_host(head)
-            return self._finished(head, service.files.answer(segments, head))
         if kind not in ("open", "early"):
             if service.draining:
                 raise errors.shutting_down()
@@ -75,6 +84,12 @@ class App:
         except Refusal:
             call.over()
             raise
+
+    def _remember(self, head: Head, found: Found) -> None:
+        """What a path means does not change."""
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+        self._known[head.method, head.path] = found
 
     def _allowed(self, call: Call, found: Found | None) -> Endpoint:
         """The endpoint that is meant, if there is one and the key reaches it."""
@@ -102,10 +117,15 @@ class App:
         """A web page whose name was made to mean this machine must not reach a port that is open to everybody here."""
         if not self._loopback or self._service.keys.needed:
             return
-        name = head.headers.get(b"host", b"").decode("latin-1").lower()
+        host = head.headers.get(b"host", b"")
+        if host in self._local:
+            return
+        name = host.decode("latin-1").lower()
         name = name.rsplit(":", 1)[0].strip("[]") if not name.endswith("]") else name.strip("[]")
         if "." in name and name not in _LOCAL and not name.replace(".", "").isdigit():
             raise errors.forbidden(f"this port answers to localhost and addresses only, not to {name!r:.100}")
+        if len(self._local) < _LOCAL_KEPT and len(host) < _KNOWN_LENGTH:
+            self._local.add(host)
 
     # ---- origins ----
 
@@ -124,8 +144,12 @@ class App:
         return self._finished(head, Reply(204, headers=headers))
 
     def cors(self, head: Head) -> Headers:
+        if not self._origins:
+            return []
         origin = self._origin(head)
-        return [(b"Access-Control-Allow-Origin", origin), (b"Vary", b"Origin")] if origin is not None else []
+        # Caches must not show the answer to one page to another.
+        vary = (b"Vary", b"Origin")
+        return [(b"Access-Control-Allow-Origin", origin), vary] if origin is not None else [vary]
 
     def _finished(self, head: Head | None, reply: Reply) -> Reply:
         """What every answer has, however it came about."""

@@ -10,6 +10,7 @@ A live feed takes what the tail pushes, which all readers of the topic share; it
 from __future__ import annotations
 
 import asyncio
+import logging
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -18,12 +19,13 @@ from topicd.errors import TopicdError, TopicNotFound
 from topicd.gateway.batches import TopicBatch
 from topicd.gateway.shards import Shards
 from topicd.gateway.tails import Tail, Tails
-from topicd.gateway.web.messages import consumed
 from topicd.ipc.protocol.codec import Fetched
 from topicd.ipc.protocol.messages import SyncTopic
 from topicd.ipc.protocol.retry import Backoff
 
 _LONGEST_PAUSE_S = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class Wants(NamedTuple):
@@ -62,6 +64,10 @@ class Reader(Protocol):
     def deleted(self, feed: Feed) -> None: ...
 
     def troubled(self, feed: Feed, error: TopicdError, retry_s: float) -> None: ...
+
+    def failed(self, feed: Feed) -> None:
+        """A fault of ours: nothing more comes, and the reader must notice."""
+        ...
 
     def blocked(self) -> None:
         """A feed waits for room: `resume` it when there is some."""
@@ -115,7 +121,12 @@ class Feed:
     def _read(self) -> None:
         self._state = State.READING
         self._task = asyncio.get_running_loop().create_task(self._read_on())
-        self._task.add_done_callback(consumed)
+        self._task.add_done_callback(self._was_read)
+
+    def _was_read(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("feed failed", exc_info=error, extra={"topic": self.topic})
+            self._fail()
 
     async def _read_on(self) -> None:
         backoff = Backoff(longest=_LONGEST_PAUSE_S)
@@ -211,6 +222,11 @@ class Feed:
         self.close()
         self._reader.deleted(self)
 
+    def _fail(self) -> None:
+        if not self.over:
+            self.close()
+            self._reader.failed(self)
+
     def _wait(self) -> None:
         self._state = State.WAITING
         self._reader.blocked()
@@ -237,6 +253,9 @@ class Feed:
                 self._wait()
                 return
             self._take(piece, drained=piece.to_seq >= piece.head_seq)
+
+    def failed(self, tail: Tail) -> None:
+        self._fail()
 
     def ended(self, tail: Tail) -> None:
         if self._state is not State.OVER:

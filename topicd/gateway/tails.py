@@ -41,6 +41,10 @@ class Follower(Protocol):
         """The topic was deleted."""
         ...
 
+    def failed(self, tail: Tail) -> None:
+        """What was pushed could not be told, by a fault of ours: it must not look as if nothing had come."""
+        ...
+
 
 class Tail:
     def __init__(self, topic: str, link: _Link) -> None:
@@ -52,6 +56,7 @@ class Tail:
         self.synced = 0  # everything up to here is known to be on the disk
         self.sub_id = 0
         self.over = False
+        self.dropped = False  # nobody followed it: what comes is not heard of any more
         self.followers: dict[Follower, None] = {}
 
     def take(self, topic_id: int, position: int) -> None:
@@ -63,14 +68,18 @@ class Tail:
             try:
                 follower.pushed(self, batch)
             except Exception:
-                log.exception("follower failed")
+                log.exception("follower failed", extra={"topic": self.topic})
                 self.followers.pop(follower, None)
+                follower.failed(self)
 
     def end(self) -> None:
         self.over = True
         followers, self.followers = list(self.followers), {}
         for follower in followers:
-            follower.ended(self)
+            try:
+                follower.ended(self)
+            except Exception:
+                log.exception("follower failed")
 
 
 class Tails:
@@ -102,12 +111,14 @@ class Tails:
 
     async def _tail(self, topic: str) -> Tail:
         tail = self._tails.get(topic)
-        if tail is None or tail.over:
+        while tail is None or tail.over or tail.dropped:
             task = self._opening.get(topic)
             if task is None:
                 task = self._opening[topic] = asyncio.get_running_loop().create_task(self._open(topic))
                 task.add_done_callback(partial(self._opened, topic))
             tail = await asyncio.shield(task)
+            if tail.over:
+                break
         return tail
 
     def unfollow(self, tail: Tail, follower: Follower) -> None:
@@ -121,6 +132,7 @@ class Tails:
         for tail in [tail for tail, since in self._idle.items() if since < before]:
             del self._idle[tail]
             if not tail.followers:
+                tail.dropped = True
                 self._drop(tail)
                 tail.link.unsubscribe(tail)
 
@@ -272,7 +284,7 @@ class _Link:
             return
         self._connection = None
         self._by_id.clear()
-        if self.tails and not self._closed:
+        if self.tails and not self._closed and (self._reviving is None or self._reviving.done()):
             self._reviving = asyncio.get_running_loop().create_task(self._revive())
 
     async def _revive(self) -> None:
@@ -285,7 +297,8 @@ class _Link:
                         await connection.call(Op.SUBSCRIBE, packed(tail.following.request().to_wire()))
                     except TopicNotFound:
                         self._end(tail)
-                return
+                if connection is self._connection:
+                    return
             except TopicdError:
                 await asyncio.sleep(backoff.next())
 

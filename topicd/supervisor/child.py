@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from collections import deque
@@ -13,24 +12,15 @@ from typing import Any
 from topicd.errors import FormatError
 from topicd.ipc.control import CONTROL_FD_ENV, BootInfo, ControlChannel, process_name
 from topicd.ipc.stats import StatsPage
-from topicd.limits import MIB
 from topicd.supervisor.kinds import Kind
 from topicd.supervisor.restarts import RestartPolicy
 from topicd.supervisor.states import CHILD_STATES, RUNNING, ChildState, Machine
+from topicd.supervisor.template import Copy, Template, environment
 
 # Until a process has published its first heartbeat it may still be loading its code.
 BOOT_GRACE_S = 30.0
 
 _UTIME = 11  # in /proc/<pid>/stat, counted behind the state; the time in the kernel follows
-
-# Batches come and go by the megabyte: keep their memory instead of giving it back and faulting it in again. It is
-# bounded by what may be under way and by checkpoint_bytes.
-_MALLOC = {
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),
-    "MALLOC_TRIM_THRESHOLD_": str(128 * MIB),
-    "MALLOC_TOP_PAD_": str(MIB),
-}
 
 
 class Child:
@@ -51,7 +41,7 @@ class Child:
         self.failed = False  # it said that no restart can help
         self.channel: ControlChannel | None = None
         self._machine = Machine(CHILD_STATES, ChildState.BACKOFF)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Copy | None = None
         self._served_at: float | None = None
         self._heard_at = 0.0
         self._worked: int | None = None  # clock ticks of processor time, when they were looked at last
@@ -74,18 +64,20 @@ class Child:
     def last_pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
-    def spawn(self, boot: BootInfo, fds: Sequence[int], now: float) -> ControlChannel:
+    def spawn(self, boot: BootInfo, fds: Sequence[int], now: float, template: Template | None = None) -> ControlChannel:
         """Start the process. fds: what it inherits beside its control channel, under the same numbers."""
         channel, theirs = ControlChannel.pair()
         self.channel = channel
         try:
             # The boot message waits in the socket, so the child never waits for it.
             channel.send(boot.to_wire())
-            self._process = subprocess.Popen(
+            inherited = [theirs.fileno(), *fds]
+            copy = template.copy(self.kind.name, self.name, inherited) if template and self.kind.copied else None
+            self._process = copy or subprocess.Popen(
                 self.kind.command,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *fds],
-                env={**_MALLOC, **os.environ, CONTROL_FD_ENV: str(theirs.fileno())},
+                pass_fds=inherited,
+                env={**environment(), CONTROL_FD_ENV: str(theirs.fileno())},
                 # Out of reach of the terminal's Ctrl-C: the supervisor alone decides who stops when.
                 start_new_session=True,
             )

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topicd import config, telemetry
-from topicd.config import ConfigError, Loaded
+from topicd.config import ConfigError, Loaded, Settings
 from topicd.errors import FormatError
+
+if TYPE_CHECKING:
+    from topicd.supervisor.template import Template
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +30,21 @@ def run(loaded: Loaded, flags: Mapping[str, Any]) -> int:
     """Until it has stopped; the flags are needed again when the settings are reloaded."""
     settings = loaded.settings
     telemetry.setup("supervisor", settings.log_level, settings.log_format)
+    from topicd.supervisor.template import Template
+
+    template = Template()
+    template.open()  # first of all: it loads the shards' code while the supervisor's own is loaded
+    try:
+        return _supervise(settings, flags, template)
+    finally:
+        template.close()
+
+
+def _supervise(settings: Settings, flags: Mapping[str, Any], template: Template) -> int:
     from topicd.disk.datadir import LockHeld
     from topicd.supervisor import kinds, loop
 
-    supervisor = loop.Supervisor(settings, reload=lambda: load(flags).settings, announce=_announce, table=kinds.KINDS)
+    supervisor = loop.Supervisor(settings, lambda: load(flags).settings, _announce, kinds.KINDS, template)
     try:
         return supervisor.run()
     except LockHeld as exc:

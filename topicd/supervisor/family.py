@@ -18,6 +18,7 @@ from topicd.supervisor.kinds import Kind, names_of
 from topicd.supervisor.resources import Resources
 from topicd.supervisor.restarts import FAST_CRASHES, FAST_WINDOW_S
 from topicd.supervisor.states import ChildState
+from topicd.supervisor.template import Template
 
 IDS_RETRY_S = 5.0
 WORKING_PATIENCE = 12  # times heartbeat_timeout_s: one that works and says nothing is not dead, but it may be lost
@@ -33,6 +34,7 @@ class Family:
         kinds: Sequence[Kind],
         fail: Callable[[str], None],
         pressed: Callable[[float], None] = lambda now: None,
+        template: Template | None = None,
     ) -> None:
         self.children: list[Child] = []
         self.settings = settings
@@ -42,6 +44,7 @@ class Family:
         self._fail = fail
         self._pressed = pressed
         self._ids_at = float("-inf")
+        self.template = template
 
     def open(self, now: float) -> None:
         """Start all at once."""
@@ -54,6 +57,8 @@ class Family:
         for child in self.children:
             self._ignore(child)
             child.disconnect()
+        if self.template is not None:
+            self.template.close()
 
     def serving(self) -> bool:
         """Does everyone?"""
@@ -89,6 +94,8 @@ class Family:
 
     def reap(self, now: float, wanted: Callable[[Kind], bool]) -> None:
         """Bury the dead; those whose kind is still wanted will be started again."""
+        if self.template is not None:
+            self.template.reap()
         for child in self.children:
             if not child.reap():
                 continue
@@ -149,7 +156,7 @@ class Family:
             extras=dict(handed.extras),
         )
         try:
-            channel = child.spawn(boot, handed.fds, now)
+            channel = child.spawn(boot, handed.fds, now, self.template)
         except OSError as exc:
             log.error("process cannot be started", extra={"child": child.name, "error": exc})
             self._retry_or_give_up(child, now, str(exc))

@@ -47,6 +47,7 @@ class Kind(NamedTuple):
     socket: Callable[[RunDir, int], Path] | None = None  # the supervisor listens there, so that clients can wait
     note_serving: Callable[[Resources], None] | None = None  # done when all of them serve, before others start
     ends_clean: bool = False  # one that does not end with 0 leaves work for the next start
+    copied: bool = False  # begins as a copy of the template, which has its code loaded
 
 
 def python(module: str) -> tuple[str, ...]:
@@ -130,6 +131,7 @@ KINDS: tuple[Kind, ...] = (
         hand=_wal,
         note_serving=Resources.forget_old_instance,
         ends_clean=True,  # only after everything in its rings is in its files
+        copied=True,
     ),
     Kind(
         name=DELIVERY,
@@ -139,6 +141,7 @@ KINDS: tuple[Kind, ...] = (
         hand=_delivery,
         starts_after=(WAL,),
         socket=RunDir.delivery_socket,
+        copied=True,
     ),
     Kind(
         name="chat",

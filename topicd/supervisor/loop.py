@@ -33,6 +33,7 @@ from topicd.supervisor.resources import Resources
 from topicd.supervisor.signals import STOP, SignalQueue
 from topicd.supervisor.states import PHASES, Machine, Phase
 from topicd.supervisor.stopping import StopPlan
+from topicd.supervisor.template import Template
 
 OK, FAILED, BAD_CONFIG, LOCK_HELD = 0, 1, 2, 3
 TICK_S = 1.0
@@ -50,6 +51,7 @@ class Supervisor:
         reload: Callable[[], Settings],
         announce: Callable[[str], None],
         table: Sequence[Kind],
+        template: Template | None = None,
     ) -> None:
         self._settings = settings
         self._kinds = table
@@ -63,7 +65,9 @@ class Supervisor:
         pages = {"/metrics": self._metrics, "/health": self._health, "/ready": self._ready}
         self._metrics_server = MetricsServer(self._selector, pages)
         self._governor = Governor(settings.delivery_shards)
-        self._family = Family(self._selector, self._resources, settings, table, self._fail, self._governor.call)
+        self._family = Family(
+            self._selector, self._resources, settings, table, self._fail, self._governor.call, template
+        )
         self._table = status.ProcessTable()
         self._scraped = status.ProcessTable()
         self._phase = Machine(PHASES, Phase.STARTING)

@@ -94,6 +94,9 @@ class Resources:
         run, settings = self.run_dir, self._settings
         self.http_listeners = [unixsock.listen(run.http_socket, settings.mode, _BACKLOG)]
         run.http_port.unlink(missing_ok=True)
+        if given is not None:
+            host, port = given.getsockname()[:2]
+            settings.check_http_place(host, f"the port that systemd handed over, {host}:{port},")
         listener = given or self._http_listener()
         if listener is None:
             return

@@ -1,4 +1,4 @@
-"""Which destinations are derived and which are logged (docs/adr/0018). Promise: a destination is derived only while its
+"""Which destinations are derived and which are logged (docs/adr/0021). Promise: a destination is derived only while its
 copies can be made again from its source, the same ones at the same seqs; whatever could end that waits until the copies
 are logged. Each function says why not, or nothing.
 """

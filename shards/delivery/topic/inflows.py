@@ -7,7 +7,7 @@ copied is told by frames of its own, now and then.
 
 Of a derived topic, which one router feeds and nobody else, the log has no copies. A mark says: of the source's records
 up to `cursor` the copies end at `seq`, and segments have them. What segments have behind the mark was made of the
-records behind `cursor`, in their order; what they do not have is made again. Why that is safe: docs/adr/0018.
+records behind `cursor`, in their order; what they do not have is made again. Why that is safe: docs/adr/0021.
 
 Seqs that stand for source records which were gone before their turn are holes: nobody wrote them, and readers are told.
 """

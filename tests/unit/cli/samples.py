@@ -64,7 +64,17 @@ def dlv(number: int, records: int, **changes: Any) -> dict[str, Any]:
         "stored_bytes": records * 120,
         "tail_bytes": 70_000,
         "topics": 12,
-        "top_topics": [[f"orders-{number}", records, records // 2, records * 60, 500], ["audit", 100, 100, 6_000, -10]],
+        "top_topics": [
+            [f"orders-{number}", records, records // 2, records * 60, 500, 12_000 + number],
+            ["audit", 100, 100, 6_000, -10, 0],
+        ],
+        "consumers": 3,
+        "consumer_lag": 14_000,
+        "top_consumers": [
+            [f"orders-{number}", "billing", records - 12_000 - number, 12_000 + number],
+            [f"orders-{number}", "search", records - 2_000_000 + records, 2_000_000 - records],
+            ["audit", "archive", 100, 0],
+        ],
     }
     return process(f"dlv-{number:02d}", 3000 + number, stats={**stats, **changes}, cpu=71.0)
 

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-UNITS = Path(__file__).parents[3] / "systemd"
+ROOT = Path(__file__).parents[3]
+UNITS = ROOT / "systemd"
+NAMES = ("topicd.service", "topicd.socket", "topicd-http.socket")
 pytestmark = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
 
 
 @pytest.fixture
 def units(tmp_path: Path) -> Path:
     """Copies whose program exists on this machine."""
-    for name in ("topicd.service", "topicd.socket"):
+    for name in NAMES:
         text = (UNITS / name).read_text()
         (tmp_path / name).write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", text))
     return tmp_path
@@ -27,8 +29,18 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_units_are_valid(units: Path) -> None:
-    done = analyze("verify", "--man=no", str(units / "topicd.service"), str(units / "topicd.socket"))
+    done = analyze("verify", "--man=no", *(str(units / name) for name in NAMES))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("page", ["quickstart.md", "operations.md"])
+def test_pages_install_and_enable_units_that_exist(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    installed = re.findall(r"\bsystemd/(topicd[-a-z]*\.\w+)", text)
+    enabled = [name for line in re.findall(r"systemctl enable --now (.+)", text) for name in line.split()]
+    assert {"topicd.service", "topicd.socket", "topicd.sysusers"} <= set(installed)
+    assert all((UNITS / name).is_file() for name in installed)
+    assert enabled and set(enabled) <= set(installed) & set(NAMES)
 
 
 def test_exposure_is_small(units: Path) -> None:

@@ -195,6 +195,8 @@ class _Waiting:
     def ended(self, tail: Tail) -> None:
         self.pushed(tail, None)  # type: ignore[arg-type]
 
+    failed = ended
+
 
 @endpoint(
     "POST",

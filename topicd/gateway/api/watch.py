@@ -220,6 +220,9 @@ class WatchStream:
         if all(one.over for one in self._feeds.values()):
             self._events.end()
 
+    def failed(self, feed: Feed) -> None:
+        self._events.end(error_frame(503, "internal", retry_after_ms=1_000, topics=[feed.topic]))
+
     def troubled(self, feed: Feed, error: TopicdError, retry_s: float) -> None:
         if self._events.has_room():
             code = errors.of(error, feed.topic).code

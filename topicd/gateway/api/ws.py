@@ -298,6 +298,9 @@ class SocketFeed:
             told = {"topic": self.feed.topic, "head_seq": self.feed.head_seq, "reason": "deleted"}
             self._send({"op": "topic_deleted", **told})
 
+    def failed(self, feed: Feed) -> None:
+        self._socket.close(websocket.INTERNAL)
+
     def troubled(self, feed: Feed, error: TopicdError, retry_s: float) -> None:
         if self.has_room():
             refusal = errors.of(error, feed.topic)

@@ -14,16 +14,15 @@ from typing import Any
 
 import httptools
 
+from topicd.gateway.web.http1_stream import Http1Exchange, Http1Stream, Incoming
+from topicd.gateway.web.http1_text import answer_head, origin_form, stream_head, wants_websocket
 from topicd.gateway.web.messages import (
-    STATUS_TEXT,
-    Accepted,
+    LINGER_S,
     Application,
     BodyRoom,
     Head,
     Headers,
     Reply,
-    consumed,
-    no_op,
 )
 from topicd.limits import KIB, MIB
 
@@ -33,23 +32,8 @@ HEAD_S = 60.0  # to receive a head; as long may a body stand still
 _AHEAD = 16  # requests sent ahead before reading stops
 _SWALLOW = 1 * MIB  # of a body that nobody wants, before the connection is closed instead
 _WRITE_HIGH = 256 * KIB
-_LINGER_S = 1.0
 
 log = logging.getLogger(__name__)
-
-
-class _Incoming:
-    """A request while it arrives."""
-
-    __slots__ = ("accepted", "body", "head", "keep_alive", "reply", "size")
-
-    def __init__(self) -> None:
-        self.head: Head | None = None
-        self.accepted: Accepted | None = None
-        self.reply: Reply | None = None  # it is refused with this
-        self.body: list[bytes] = []
-        self.size = 0
-        self.keep_alive = True
 
 
 class Http1(asyncio.Protocol):
@@ -61,9 +45,9 @@ class Http1(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._peer = ""
-        self._incoming: _Incoming | None = None
-        self._waiting: deque[_Incoming] = deque()
-        self._current: _Incoming | None = None
+        self._incoming: Incoming | None = None
+        self._waiting: deque[Incoming] = deque()
+        self._current: Incoming | None = None
         self._task: asyncio.Task[None] | None = None
         self._stream: Http1Stream | None = None
         self._raw: Callable[[bytes], None] | None = None  # upgraded: bytes go there
@@ -76,6 +60,7 @@ class Http1(asyncio.Protocol):
         self._half_closed = False
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when what is awaited must be here; 0: nothing is
         self.paused = False
 
     # ---- transport ----
@@ -121,7 +106,7 @@ class Http1(asyncio.Protocol):
 
     def _raw_expected(self) -> bool:
         last = self._waiting[-1] if self._waiting else self._current
-        return last is not None and last.head is not None and _wants_websocket(last.head)
+        return last is not None and last.head is not None and wants_websocket(last.head)
 
     def eof_received(self) -> bool:
         """A peer that has sent all it wants may wait for its answer; one that listens to a stream is gone."""
@@ -131,7 +116,9 @@ class Http1(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._broken = True
-        self._disarm()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._stream is not None:
             self._stream.lost()
         for request in (*self._waiting, self._incoming, self._current):
@@ -159,7 +146,7 @@ class Http1(asyncio.Protocol):
     # ---- the parser's calls ----
 
     def on_message_begin(self) -> None:
-        self._incoming = _Incoming()
+        self._incoming = Incoming()
         self._headers = {}
         self._target = b""
         self._header_count = self._host_count = 0
@@ -192,10 +179,10 @@ class Http1(asyncio.Protocol):
         if coding is not None and (version == "1.0" or coding.lower() != b"chunked"):
             raise ValueError("the only transfer encoding is chunked")
         head = request.head = Head(
-            parser.get_method().decode("latin-1"), _origin_form(self._target), self._headers, version, self._peer
+            parser.get_method().decode("latin-1"), origin_form(self._target), self._headers, version, self._peer
         )
         # An upgrade that is refused ends the connection: what is behind it was not meant for this parser.
-        request.keep_alive = parser.should_keep_alive() and not _wants_websocket(head)
+        request.keep_alive = parser.should_keep_alive() and not wants_websocket(head)
         verdict = self._app.begin(head)
         if isinstance(verdict, Reply):
             request.reply = verdict
@@ -203,7 +190,7 @@ class Http1(asyncio.Protocol):
             request.accepted = verdict
         self._check_announced(request, head)
 
-    def _check_announced(self, request: _Incoming, head: Head) -> None:
+    def _check_announced(self, request: Incoming, head: Head) -> None:
         length = head.headers.get(b"content-length", b"")
         announced = int(length) if length.isdigit() else 0
         if request.accepted is not None and announced > request.accepted.body_limit:
@@ -253,12 +240,12 @@ class Http1(asyncio.Protocol):
 
     # ---- refusals ----
 
-    def _turn_down(self, request: _Incoming, reply: Reply) -> None:
+    def _turn_down(self, request: Incoming, reply: Reply) -> None:
         self._give_up(request)
         request.accepted = None
         request.reply = reply
 
-    def _give_up(self, request: _Incoming | None) -> None:
+    def _give_up(self, request: Incoming | None) -> None:
         """Give back what it holds."""
         if request is None or request.accepted is None:
             return
@@ -267,7 +254,7 @@ class Http1(asyncio.Protocol):
         accepted, request.accepted = request.accepted, None
         accepted.over()
 
-    def _answer_early(self, request: _Incoming) -> None:
+    def _answer_early(self, request: Incoming) -> None:
         """Before its body is here: behind this answer nothing more is read."""
         self._broken = True
         self._incoming = None
@@ -278,7 +265,7 @@ class Http1(asyncio.Protocol):
     def _refuse_bytes(self, why: str) -> None:
         if self._broken:
             return
-        request = self._incoming or _Incoming()
+        request = self._incoming or Incoming()
         self._give_up(request)
         request.reply = self._app.malformed(why)
         self._answer_early(request)
@@ -298,12 +285,12 @@ class Http1(asyncio.Protocol):
             self._transport.resume_reading()
         self._task = self._loop.create_task(self._serve(request))
 
-    async def _serve(self, request: _Incoming) -> None:
+    async def _serve(self, request: Incoming) -> None:
         reply = request.reply
         try:
             if reply is None and request.accepted is not None:
                 body = request.body[0] if len(request.body) == 1 else b"".join(request.body)
-                reply = await request.accepted.run(body, _Exchange(self, request))
+                reply = await request.accepted.run(body, Http1Exchange(self, request))
             elif reply is not None and reply.delay:
                 await asyncio.sleep(reply.delay)
         finally:
@@ -314,12 +301,12 @@ class Http1(asyncio.Protocol):
         self._send(request, reply)
         self._next()
 
-    def _send(self, request: _Incoming, reply: Reply) -> None:
+    def _send(self, request: Incoming, reply: Reply) -> None:
         transport = self._transport
         if transport is None:
             return
         keep = request.keep_alive and not (reply.close or self._draining or self._broken)
-        head = _head(reply.status, reply.content_type, reply.headers, len(reply.body), keep=keep)
+        head = answer_head(reply.status, reply.content_type, reply.headers, len(reply.body), keep=keep)
         if request.head is not None and request.head.method == "HEAD":
             transport.write(head)
         else:
@@ -335,26 +322,26 @@ class Http1(asyncio.Protocol):
             return
         if transport.can_write_eof() and not self._half_closed:
             transport.write_eof()
-            self._loop.call_later(_LINGER_S, transport.close)
+            self._loop.call_later(LINGER_S, transport.close)
         else:
             transport.close()
 
     # ---- streams ----
 
-    def begin_stream(self, request: _Incoming, headers: Headers) -> Http1Stream:
+    def begin_stream(self, request: Incoming, headers: Headers) -> Http1Stream:
         chunked = request.head is not None and request.head.version == "1.1"
         lines = [*headers, (b"Connection", b"keep-alive" if chunked else b"close")]
         if chunked:
             lines.append((b"Transfer-Encoding", b"chunked"))
         stream = self._stream = Http1Stream(self, chunked)
         if self._transport is not None:
-            self._transport.write(_lines(200, lines))
+            self._transport.write(stream_head(200, lines))
         return stream
 
     def begin_raw(self, headers: Headers, receive: Callable[[bytes], None]) -> Http1Stream:
         stream = self._stream = Http1Stream(self, chunked=False)
         if self._transport is not None:
-            self._transport.write(_lines(101, headers))
+            self._transport.write(stream_head(101, headers))
         self._raw = receive
         if self._early:
             self._loop.call_soon(receive, self._early)
@@ -395,104 +382,30 @@ class Http1(asyncio.Protocol):
 
     def _arm(self) -> None:
         """A head, or the next piece of a body, must come in time."""
-        self._disarm()
         if self._transport is not None and self._stream is None:
-            self._timer = self._loop.call_later(HEAD_S, self._late)
+            self._due = self._loop.time() + HEAD_S
+            if self._timer is None:
+                self._timer = self._loop.call_later(HEAD_S, self._look)
 
     def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        # The timer stays: to set one for every request costs more than one that finds nothing to do.
+        self._due = 0.0
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._due or self._transport is None:
+            return
+        left = self._due - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self._late()
 
     def _late(self) -> None:
-        self._timer = None
+        self._due = 0.0
         if self._current is not None or self._transport is None:
             return
         if self._incoming is None and not self._head_bytes:
             self._transport.close()  # an idle connection that was kept alive
         else:
             self._refuse_bytes(f"the request did not arrive within {HEAD_S:g} s")
-
-
-class _Exchange:
-    __slots__ = ("_connection", "_request")
-
-    def __init__(self, connection: Http1, request: _Incoming) -> None:
-        self._connection = connection
-        self._request = request
-
-    def stream(self, headers: Headers) -> Http1Stream:
-        return self._connection.begin_stream(self._request, headers)
-
-    def upgrade(self, headers: Headers, receive: Callable[[bytes], None]) -> Http1Stream:
-        return self._connection.begin_raw(headers, receive)
-
-
-class Http1Stream:
-    def __init__(self, connection: Http1, chunked: bool) -> None:
-        self._connection = connection
-        self._chunked = chunked
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.on_writable: Callable[[], None] = no_op
-
-    @property
-    def writable(self) -> bool:
-        return not self._connection.paused and not self.gone.done()
-
-    @property
-    def buffered(self) -> int:
-        return self._connection.buffered
-
-    def abort(self) -> None:
-        self._connection.abort()
-
-    def send_at_once(self) -> None:
-        self._connection.limit_buffer(0)
-
-    def pause_reading(self, paused: bool) -> None:
-        self._connection.pause_reading(paused)
-
-    def write(self, data: bytes) -> None:
-        if not self.gone.done() and data:
-            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-
-    def close(self) -> None:
-        if not self.gone.done():
-            self.gone.set_result(None)
-            self._connection.end_stream(b"0\r\n\r\n" if self._chunked else b"")
-
-    def lost(self) -> None:
-        if not self.gone.done():
-            self.gone.set_result(None)
-
-
-def _wants_websocket(head: Head) -> bool:
-    return head.headers.get(b"upgrade", b"").lower() == b"websocket"
-
-
-def _origin_form(target: bytes) -> bytes:
-    """The path of an absolute-form target, which a proxy would send."""
-    if target.startswith((b"http://", b"https://")):
-        rest = target.split(b"//", 1)[1]
-        return b"/" + rest.partition(b"/")[2]
-    return target if target.startswith(b"/") else b"/" + target
-
-
-def _head(status: int, content_type: bytes, headers: Headers, length: int, *, keep: bool) -> bytes:
-    extra = b"".join([b"%b: %b\r\n" % pair for pair in headers])
-    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
-        status,
-        STATUS_TEXT.get(status, b"Unknown"),
-        content_type,
-        length,
-        extra,
-        b"" if keep else b"Connection: close\r\n",
-    )
-
-
-def _lines(status: int, headers: Headers) -> bytes:
-    extra = b"".join([b"%b: %b\r\n" % pair for pair in headers])
-    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, STATUS_TEXT.get(status, b"Unknown"), extra)
-
-
-__all__ = ["HEAD_S", "MAX_HEAD", "Http1", "Http1Stream", "consumed"]

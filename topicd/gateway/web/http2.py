@@ -15,7 +15,18 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from topicd.gateway.web.messages import Accepted, Application, BodyRoom, Head, Headers, Reply, consumed, no_op
+from topicd.gateway.web.messages import (
+    BODILESS,
+    LINGER_S,
+    Accepted,
+    Application,
+    BodyRoom,
+    Head,
+    Headers,
+    Reply,
+    consumed,
+    no_op,
+)
 from topicd.limits import KIB, MIB
 
 STREAM_WINDOW = 1 * MIB
@@ -23,6 +34,7 @@ CONNECTION_WINDOW = 4 * MIB
 MAX_STREAMS = 1024
 PING_S = 20.0
 _RESETS = 200  # beyond what was answered, before the peer is sent away
+_RESETS_FORGIVEN_PER_S = 10
 _STREAM_HIGH = 256 * KIB  # bytes that wait for a window before a stream is not writable any more
 _WRITE_HIGH = 256 * KIB
 _FIRST_WINDOW = 65_535
@@ -99,7 +111,8 @@ class Http2(asyncio.Protocol):
         self._streams: dict[int, _Stream] = {}
         self._pending: dict[int, _Stream] = {}  # with something to send
         self._flushing = False
-        self._resets = 0
+        self._resets = 0.0
+        self._reset_at = 0.0
         self._closing = False
         self._draining = False
         self._ping: asyncio.TimerHandle | None = None
@@ -136,8 +149,7 @@ class Http2(asyncio.Protocol):
         try:
             events = self._h2.receive_data(data)
         except h2.exceptions.ProtocolError:
-            self._send()
-            self._close()
+            self._leave()
             return
         except Exception:
             # hpack and hyperframe have errors of their own for garbage.
@@ -236,8 +248,11 @@ class Http2(asyncio.Protocol):
         stream.task.add_done_callback(consumed)
 
     def _reset(self, number: int | None) -> None:
-        self._resets += 1
         stream = self._streams.get(int(number or 0))
+        if stream is None or not stream.streaming:  # to leave a stream of events is how one ends it
+            now = self._loop.time()
+            self._resets = max(0.0, self._resets - (now - self._reset_at) * _RESETS_FORGIVEN_PER_S) + 1
+            self._reset_at = now
         if stream is not None:
             self._drop(stream)
         if self._resets > _RESETS:
@@ -280,14 +295,16 @@ class Http2(asyncio.Protocol):
         if reply is None or stream.number not in self._streams:
             return
         length = b"%d" % len(reply.body)
-        headers = [(b":status", b"%d" % reply.status), (b"content-type", reply.content_type)]
+        headers = [(b":status", b"%d" % reply.status)]
+        if reply.status not in BODILESS:
+            headers += [(b"content-type", reply.content_type), (b"content-length", length)]
         headers += [(name.lower(), value) for name, value in reply.headers if name.lower() not in _FORBIDDEN]
-        self.send_headers(stream, [*headers, (b"content-length", length)], end=not reply.body)
+        self.send_headers(stream, headers, end=not reply.body)
         if reply.body:
             stream.out += reply.body
             stream.ended = True
         self.flush_soon(stream)
-        self._resets = max(0, self._resets - 1)
+        self._resets = max(0.0, self._resets - 1)
 
     def send_headers(self, stream: _Stream, headers: Headers, *, end: bool) -> None:
         if stream.number not in self._streams:
@@ -327,38 +344,45 @@ class Http2(asyncio.Protocol):
         self._pump()
 
     def _pump(self) -> None:
-        """Send what the windows allow."""
-        for stream in list(self._pending.values()):
-            if self.paused or self._closing:
-                break
-            self._pump_one(stream)
+        """Send what the windows allow: a frame of each stream in turn, so that none waits behind all of another."""
+        waiting = bool(self._pending)
+        while waiting and not (self.paused or self._closing):
+            waiting, size = False, 0
+            for stream in list(self._pending.values()):
+                sent = self._pump_one(stream)
+                size += sent
+                waiting |= sent > 0
+                if size >= _WRITE_HIGH:
+                    break
+            self._send()
         self._send()
 
-    def _pump_one(self, stream: _Stream) -> None:
-        blocked = len(stream.out) >= _STREAM_HIGH
+    def _pump_one(self, stream: _Stream) -> int:
+        """Bytes of it that were sent. If there were any, it is the last in turn now."""
+        if stream.number not in self._pending:
+            return 0  # it went while others had their turn
+        was_full = len(stream.out) >= _STREAM_HIGH
         try:
-            while stream.out:
-                room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
-                if room <= 0 or self.paused:
-                    break
-                piece = bytes(memoryview(stream.out)[:room])
-                del stream.out[: len(piece)]
-                last = stream.ended and not stream.out
+            room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
+            if stream.out and room <= 0:
+                return 0
+            piece = bytes(memoryview(stream.out)[:room])
+            del stream.out[: len(piece)]
+            last = stream.ended and not stream.out
+            if piece or last:
                 self._h2.send_data(stream.number, piece, end_stream=last)
-                if last:
-                    self._forget(stream)
-                    return
-            if stream.ended and not stream.out:
-                self._h2.end_stream(stream.number)
-                self._forget(stream)
-                return
         except h2.exceptions.ProtocolError:
             self._drop(stream)
-            return
-        if not stream.out:
-            self._pending.pop(stream.number, None)
-        if blocked and stream.writable:
+            return 0
+        if last:
+            self._forget(stream)
+            return len(piece)
+        del self._pending[stream.number]
+        if stream.out:
+            self._pending[stream.number] = stream
+        if was_full and stream.writable:
             stream.on_writable()
+        return len(piece)
 
     def _send(self) -> None:
         data = self._h2.data_to_send()
@@ -383,8 +407,23 @@ class Http2(asyncio.Protocol):
     def _goodbye(self, code: h2.errors.ErrorCodes) -> None:
         if not self._closing and self._transport is not None:
             self._h2.close_connection(error_code=code)
-            self._send()
-            self._close()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Behind what was said. The peer may still be sending: an unread byte would turn our last frame into a
+        reset."""
+        self._closing = True
+        transport = self._transport
+        if transport is None:
+            return
+        self._send()
+        for stream in list(self._streams.values()):
+            self._drop(stream)
+        if transport.can_write_eof():
+            transport.write_eof()
+            self._loop.call_later(LINGER_S, transport.close)
+        else:
+            transport.close()
 
     def _close(self) -> None:
         self._closing = True

@@ -12,6 +12,7 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 Headers = list[tuple[bytes, bytes]]
 
 JSON = b"application/json"
+LINGER_S = 1.0  # a connection that ends is kept for so long, so that its last words arrive
 
 
 class Head:
@@ -30,6 +31,8 @@ class Head:
 
     def segments(self) -> list[str]:
         """The path's parts, percent-decoded; bytes that are no UTF-8 become signs that no name has."""
+        if b"%" not in self.path:
+            return self.path.decode("utf-8", "replace").split("/")[1:]
         return [unquote_to_bytes(part).decode("utf-8", "replace") for part in self.path.split(b"/")[1:]]
 
     def params(self) -> dict[str, str]:
@@ -179,6 +182,9 @@ STATUS_TEXT: Mapping[int, bytes] = {
     500: b"Internal Server Error",
     503: b"Service Unavailable",
 }
+
+
+BODILESS = (204, 304)  # what has no body has no length and no type
 
 
 def consumed(task: asyncio.Task[Any]) -> None:

@@ -17,9 +17,9 @@ from topicd.cli.show.top_picture import bar, latency, render
 WIDTHS = [80, 160]
 
 
-def screen(before: dict[str, object], after: dict[str, object], width: int) -> str:
+def screen(before: dict[str, object], after: dict[str, object], width: int, by: str = "process", rows: int = 30) -> str:
     console = Console(file=io.StringIO(), width=width, no_color=True, highlight=False, legacy_windows=False)
-    console.print(render(before, after, width))
+    console.print(render(before, after, width, by, rows))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
@@ -31,6 +31,22 @@ def test_top(name: str, width: int) -> None:
     text = screen(before, after, width)
     assert max(map(len, text.splitlines())) <= width
     compare_with_golden(f"top-{name}-{width}", text)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("by", ["topic", "consumer"])
+def test_top_by_topic_and_by_consumer(by: str, width: int) -> None:
+    text = screen(status(0), status(2), width, by)
+    assert max(map(len, text.splitlines())) <= width
+    compare_with_golden(f"top-by-{by}-{width}", text)
+
+
+def test_top_says_what_it_leaves_out_and_that_there_is_nothing() -> None:
+    short = screen(status(0), status(2), 80, "consumer", 4)
+    assert short.splitlines()[-1] == "4 of 6 named consumers; all: topicctl consumer list"
+    empty = {**status(2), "processes": []}
+    assert screen(empty, empty, 80, "consumer").splitlines()[-1] == "no named consumers"
+    assert screen(empty, empty, 80, "topic").splitlines()[-1] == "no topics"
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -121,6 +121,25 @@ def test_top_begins_anew_when_the_daemon_did(ctl: Ctl, server: FakeServer) -> No
     assert (line["uptime_s"], line["totals"]["records_s"]) == (2.0, 0)
 
 
+def test_top_knows_how_fast_consumers_catch_up(ctl: Ctl, server: FakeServer) -> None:
+    answer_status(server, status(0), status(1))
+    line = json.loads(ctl("top", "--json", "--count", "1", "--interval", "0.1").stdout)
+    found = {(one["topic"], one["consumer"]): one for one in line["consumers"]}
+    assert len(found) == 5  # two shards, one topic of both
+    search, billing = found["orders-0", "search"], found["orders-0", "billing"]
+    assert (billing["acked_s"], billing["lag"], billing["lag_s"]) == (25_000, 12_000, 0)
+    assert (search["acked_s"], search["lag_s"]) == (50_000, -25_000)
+    assert next(topic["lag"] for topic in line["topics"] if topic["name"] == "orders-1") == 12_001
+
+
+def test_top_by_consumer_once_and_refused_where_it_means_nothing(ctl: Ctl, server: FakeServer) -> None:
+    answer_status(server, status(0), status(1))
+    text = ctl("top", "--by", "consumer", "--once", "--interval", "0.1").stdout
+    assert "billing" in text and "wal-00" not in text
+    refused = ctl("top", "--by", "consumer", "--json", "--once")
+    assert refused.exit_code == 2 and "--by" in refused.stderr
+
+
 def test_top_wants_a_terminal(ctl: Ctl, server: FakeServer) -> None:
     answer_status(server, status())
     done = ctl("top")
