@@ -109,7 +109,11 @@ bench-deps:
 faults: setup
 	$(BIN)/python -m tests.faults --full $(if $(SEED),--seed $(SEED))
 
-.PHONY: channel-faults channel-storm
+.PHONY: channel-faults channel-storm router-faults
+# Every call while routers copy, and while a destination becomes a logged one, crashed and failed.
+router-faults: setup
+	$(BIN)/python -m tests.faults.router_sweep
+
 # Every call of every change of a channel, crashed and failed.
 channel-faults: setup
 	$(BIN)/python -m tests.faults.channel_sweep

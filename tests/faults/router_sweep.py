@@ -314,16 +314,21 @@ def cases(scene: RouterScene) -> Iterator[Case]:
             yield Case(scene, "fail", call, 0)
 
 
-def run_scene(scene: RouterScene, most: int | None = None) -> dict[str, list[str]]:
-    """What broke; of so many cases, all if none is said."""
-    every = list(cases(scene))
-    chosen = every if most is None or most >= len(every) else Random(scene.name).sample(every, most)
-    return {str(case): found for case in chosen if (found := run_case(case))}
+def run_scene(scene: RouterScene, most: int | None = None, *, first: bool = False) -> dict[str, list[str]]:
+    """What broke; of so many cases, all if none is said. first: one is enough."""
+    every, broken = list(cases(scene)), dict[str, list[str]]()
+    for case in every if most is None or most >= len(every) else Random(scene.name).sample(every, most):
+        if found := run_case(case):
+            broken[str(case)] = found
+            if first:
+                break
+    return broken
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.router_sweep", description=__doc__)
     parser.add_argument("scenes", nargs="*", help="only these")
+    parser.add_argument("--first", action="store_true", help="end with the first violation")
     parser.add_argument("--most", type=int, default=None, help="cases of each")
     given = parser.parse_args()
     logging.disable()
@@ -331,7 +336,7 @@ def main() -> int:
     for scene in SCENES:
         if given.scenes and scene.name not in given.scenes:
             continue
-        found = run_scene(scene, given.most)
+        found = run_scene(scene, given.most, first=given.first)
         print(f"{scene.name}: {len(found)} broken", flush=True)
         broken.update(found)
     for name, lines in list(broken.items())[:20]:
