@@ -175,6 +175,7 @@ class Workshop:
         )
         return {
             "routers": len(rows),
+            "routers_derived": sum(one.derived for _, _, one in rows),
             "routers_waiting": sum(waiting for waiting, _, _ in rows),
             "router_lag": sum(lag for _, lag, _ in rows),
             "top_routers": [
