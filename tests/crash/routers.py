@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from tests.support.daemon import LIVELY, Daemon, wait_until
 from topicd.client.blocking.client import Client
 from topicd.client.core.records import Record
 from topicd.errors import TopicdError
+from topicd.supervisor.restarts import FAST_CRASHES, FAST_WINDOW_S
 
 SOURCE = "kills.source"
 PATIENCE_S = 60.0
@@ -67,9 +69,10 @@ def run(rounds: int, seed: int, root: Path, tell: Callable[[Round], None]) -> No
             client.routers.create(way.router, way.source, way.dest, **way.options)
         client.publish(SOURCE, b"first", tag="eu:0")
         seen: dict[tuple[str, int], bytes] = {}
+        killed: list[tuple[float, str]] = []
         for number in range(1, rounds + 1):
             fresh = _fresh(client, number, chance)
-            victim = _round(daemon, client, chance, number, seen, fresh.dest)
+            victim = _round(daemon, client, chance, number, seen, fresh.dest, killed)
             _compare(client, seen, [*WAYS, fresh])
             client.routers.delete(fresh.router)
             seen = {key: data for key, data in seen.items() if key[0] != fresh.dest}
@@ -93,6 +96,7 @@ def _round(
     number: int,
     seen: dict[tuple[str, int], bytes],
     fresh: str,
+    killed: list[tuple[float, str]],
 ) -> str:
     """Write and read while somebody is killed."""
     stop, first = threading.Event(), chance.randrange(10)
@@ -125,7 +129,7 @@ def _round(
     for thread in threads:
         thread.start()
     time.sleep(chance.random() * 0.15)
-    victim = _kill(daemon, chance)
+    victim = _kill(daemon, chance, killed)
     for thread in threads:
         thread.join(2 * PATIENCE_S)
     if failed:
@@ -133,9 +137,13 @@ def _round(
     return victim
 
 
-def _kill(daemon: Daemon, chance: random.Random) -> str:
+def _kill(daemon: Daemon, chance: random.Random, killed: list[tuple[float, str]]) -> str:
+    """killed: when and whom so far; the supervisor gives up on one that dies too often, and a new one counts anew."""
     victim = chance.choice(["dlv", "dlv", "wal", "two", "everything", "stop"])
-    if victim in ("everything", "stop"):
+    lately = Counter(name for at, name in killed if time.monotonic() - at < FAST_WINDOW_S + 5)
+    if victim in ("everything", "stop") or max(lately.values(), default=0) >= FAST_CRASHES - 1:
+        victim = victim if victim == "stop" else "everything"
+        killed.clear()
         daemon.kill_all(chance) if victim == "everything" else daemon.stop()
         daemon.restart(delivery_shards=chance.randint(1, 3), wal_shards=chance.randint(1, 2))
         return victim
@@ -143,6 +151,7 @@ def _kill(daemon: Daemon, chance: random.Random) -> str:
     chosen = chance.sample(names, min(len(names), 2 if victim == "two" else 1))
     for name in chosen:
         daemon.kill(name)
+        killed.append((time.monotonic(), name))
     return " ".join(chosen)
 
 
