@@ -40,6 +40,7 @@ EXIT_OF: dict[type[TopicdError], Exit] = {
     errors.NeedsRecovery: Exit.REFUSED,
     errors.Conflict: Exit.REFUSED,
     errors.ConsumerHeld: Exit.REFUSED,
+    errors.SchemaViolation: Exit.REFUSED,
     errors.NotAQueue: Exit.REFUSED,
     errors.Incompatible: Exit.REFUSED,
     errors.RouterCycle: Exit.REFUSED,

@@ -42,6 +42,7 @@ VERBS = {
     "segment": Lazy("topicd.cli.offline.segment:segment", "Look into segment files and verify them."),
     "snapshot": Lazy("topicd.cli.offline.snapshot:snapshot", "Look at metadata snapshots."),
     "fsck": Lazy("topicd.cli.offline.fsck:fsck", "Check and repair a data directory, daemon stopped."),
+    "backup": Lazy("topicd.cli.backups.verbs:backup", "Make, list, verify, restore and try out backups."),
     "filechannel": Lazy(
         "topicd.cli.offline.filechannel:filechannel", "Look into embedded file channels, compact them."
     ),

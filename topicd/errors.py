@@ -118,6 +118,11 @@ class ConsumerHeld(TopicdError):
     summary = "somebody else reads as that consumer, or has taken it over"
 
 
+class SchemaViolation(TopicdError):
+    code, status, retriable = "schema_violation", 422, False
+    summary = "a record does not follow the topic's schema; detail has index, path and reason"
+
+
 class Conflict(TopicdError):
     code, status, retriable = "conflict", 409, False
     summary = "the change contradicts what exists (for example the immutable type)"
@@ -217,6 +222,7 @@ ERRORS: dict[str, type[TopicdError]] = {
         QueueEmpty,
         NeedsRecovery,
         ConsumerHeld,
+        SchemaViolation,
         Conflict,
         NotAQueue,
         Incompatible,

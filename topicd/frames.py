@@ -245,6 +245,12 @@ def frame_checksum(frames: Buffer) -> int:
     return checksum
 
 
+def seq_at(frames: Buffer, offset: int) -> int:
+    """Of the frame that begins at offset."""
+    seq: int = _TS.unpack_from(frames, offset + SEQ_AT)[0]
+    return seq
+
+
 def ts_at(frames: Buffer, offset: int) -> int:
     """Of the frame that begins at offset."""
     ts: int = _TS.unpack_from(frames, offset + TS_AT)[0]

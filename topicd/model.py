@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from topicd.errors import Conflict, InvalidRequest
-from topicd.limits import COMMITS, INTERNAL, MAX_SEQ, MAX_TAG, STAGES, TOPIC_NAME, TOPIC_NAME_RULE
+from topicd.limits import COMMITS, INTERNAL, MAX_SEQ, MAX_TAG, SCHEMA_MAX, STAGES, TOPIC_NAME, TOPIC_NAME_RULE
 from topicd.topic_fields import plain_name, plain_value
 
 
@@ -67,6 +67,7 @@ class TopicConfig:
     idempotency_window_ms: int = field(default=120_000, metadata=_rule(0, 86_400_000))
     dedupe_node: bool = True
     retain: str = field(default="all", metadata=_choice("all", "acked"))
+    schema: str | None = field(default=None, metadata={"schema": True})  # JSON, as text
     lease_ms: int = field(default=30_000, metadata=_rule(100, 86_400_000))
     claim_jitter_ms: int = field(default=0, metadata=_rule(0, 5_000))
     max_deliveries: int = field(default=0, metadata=_rule(0, 1_000_000))
@@ -183,6 +184,8 @@ def _checked_value(name: str, value: Any, rule: dict[str, Any]) -> Any:
                 f"config field dead_letter must be a topic name ({TOPIC_NAME_RULE}), not {value!r:.100}"
             )
         return value
+    if "schema" in rule:
+        return _schema_text(value)
     if name == "priority" and value is None:
         return None
     if "choice" in rule:
@@ -202,6 +205,24 @@ def _checked_value(name: str, value: Any, rule: dict[str, Any]) -> Any:
     if not isinstance(value, bool):
         raise InvalidRequest(f"config field {name} must be true or false, not {value!r:.100}")
     return value
+
+
+def _schema_text(value: Any) -> str | None:
+    """A schema as compact text, of a value or of text. Whether it is a good one is said by who checks records by it."""
+    if value is None or value == "":
+        return None
+    import json  # few topics have one, and every start would load it
+
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+        text = json.dumps(found, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidRequest(f"config field schema must be a JSON Schema, not {value!r:.100}: {exc}") from None
+    if not isinstance(found, dict) or not found:  # an empty one allows everything: that is said with none
+        raise InvalidRequest(f"config field schema must be a JSON object that says something, not {value!r:.100}")
+    if len(text) > SCHEMA_MAX:
+        raise InvalidRequest(f"config field schema has {len(text)} characters, at most {SCHEMA_MAX} are allowed")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

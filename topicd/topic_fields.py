@@ -4,6 +4,7 @@ its value: `ttl=1d`, `cap_bytes=1GiB`. The rules themselves: topicd/model.py.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from topicd.values import duration_ms, parse
@@ -22,6 +23,7 @@ HELP: dict[str, str] = {
     "idempotency_window_ms": "how long the key of a record is remembered",
     "dedupe_node": "whether readers may leave out records by their origin (exclude_nodes)",
     "retain": "all: caps and ttl decide; acked: what every named consumer has acknowledged is removed",
+    "schema": "a JSON Schema that the data of every record must follow; @FILE on the command line; none: any bytes",
     "lease_ms": "how long a claimed job belongs to its worker",
     "claim_jitter_ms": "claims that come within this time are served together, one job each",
     "max_deliveries": "after so many failures a job goes to dead_letter; 0: never",
@@ -59,6 +61,7 @@ class TopicFields(TypedDict, total=False):
     idempotency_window_ms: int | str
     dedupe_node: bool
     retain: Literal["all", "acked"]
+    schema: dict[str, Any] | str | None
     lease: str | int
     lease_ms: int | str
     claim_jitter: str | int
@@ -81,6 +84,15 @@ class TopicFields(TypedDict, total=False):
     breaker_jobs: int
 
 
+def _schema(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ValueError(f"cannot be read: {exc}") from None
+
+
 def plain_name(name: str) -> str:
     return ALIASES.get(name, name)
 
@@ -98,9 +110,11 @@ def plain_value(name: str, value: Any) -> Any:
 
 
 def typed_value(name: str, text: str, kind: str) -> Any:
-    """A value from the command line; kind: choice, range, real, flag or topic."""
-    if text in ("none", "null", "") and name in ("priority", "dead_letter"):
+    """A value from the command line; kind: choice, range, real, flag, topic or schema."""
+    if text in ("none", "null", "") and name in ("priority", "dead_letter", "schema"):
         return None
+    if kind == "schema":
+        return _schema(text)
     if kind in ("choice", "topic"):
         return text
     if kind == "real":

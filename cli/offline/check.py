@@ -11,10 +11,19 @@ from typing import Any, NamedTuple
 from topicd import paths
 from topicd.cli.offline.channel_check import channels_of, check_channels
 from topicd.cli.offline.data_dir import Names, Offline, read_names, scan_past
-from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, check_record, check_segment
+from topicd.cli.offline.segment_check import (
+    DAMAGE,
+    NOTE,
+    Finding,
+    SegmentReport,
+    check_log_has,
+    check_record,
+    check_segment,
+)
 from topicd.disk import envelope, identity
 from topicd.disk.fs import TMP_SUFFIX, Fs
 from topicd.errors import FormatError, TopicdError
+from topicd.frames import FrameType
 from topicd.shards.storage import snapshot
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import places
@@ -54,6 +63,7 @@ class WalReport:
     end_lsn: int = 0
     damage: list[WalDamage] = field(default_factory=list)
     unknown: list[WalFile] = field(default_factory=list)  # that hold no group at all
+    logged: dict[int, Ranges] = field(default_factory=dict)  # by topic: seqs of records in it
 
 
 @dataclass
@@ -170,6 +180,9 @@ def check_wal(
             runs, bad = scan_past(chunk.view, group)
             report.groups += 1
             report.frames += sum(run.count for run in runs)
+            for run in runs:
+                if run.type == FrameType.APPEND:
+                    report.logged.setdefault(run.topic_id, Ranges()).add(run.first_seq, run.first_seq + run.count - 1)
             for start, stop, problem in bad:
                 first, last = lsn_at(group, start), lsn_at(group, stop) - 1
                 report.damage.append(WalDamage(chunk.path, first, last, f"bad frame ({problem})"))
@@ -219,6 +232,7 @@ def _settle_topic(
     for report in reports:
         if not report.unread and not report.foreign:
             check_record(offline.fs, report, dead.get(report.first_seq))
+            check_log_has(report, _logged(checked, topic_id) if report.to_come else Ranges())
         checked.findings += report.findings
     _check_neighbours(checked, topic_id, directory, [r for r in reports if r.count])
     name = _check_label(offline, topic_id, checked)
@@ -230,6 +244,13 @@ def _settle_topic(
             then = "the next start cannot tell whose it is" if name is None else f"the next start adopts it as {name}"
             checked.findings.append(Finding(DAMAGE, directory, f"{what}; {then}"))
     return reports
+
+
+def _logged(checked: Checked, topic_id: int) -> Ranges:
+    found = Ranges()
+    for wal in checked.wal:
+        found.update(wal.logged.get(topic_id, Ranges()))
+    return found
 
 
 def _dead_on_record(entry: dict[str, Any] | None) -> dict[int, DeadOnRecord]:

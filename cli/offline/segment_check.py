@@ -28,6 +28,7 @@ from topicd.shards.storage.segment.misplaced import Owner, stranger
 from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
 from topicd.shards.storage.segment.places import SegmentPlace, resolve
 from topicd.shards.storage.segment.reindex import Rebuilt, reindex
+from topicd.shards.storage.segment.seal import segment_end
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord, missing_marks, unknown_marks
 from topicd.shards.storage.segment.tags import Seal, TagTable, read_seal
 
@@ -70,13 +71,23 @@ class SegmentReport:
     missing_marks: list[tuple[int, int]] = field(default_factory=list)  # that a snapshot has on record
     directories: list[str] = field(default_factory=list)  # parts in whose place a directory is
     owner: Owner | None = None  # whose records the data file holds, if they are not the segment's
-    newest: bool = False
+    following: int | None = None  # first seq of the next segment, None for the newest
+    to_come: list[tuple[int, int]] = field(default_factory=list)  # seqs that only the log may still have
     unread: bool = False  # the disk refused
     foreign: bool = False  # of a version not known here: nobody may touch it
 
     @property
     def last_seq(self) -> int:
         return self.first_seq + self.count - 1
+
+    @property
+    def newest(self) -> bool:
+        return self.following is None
+
+    @property
+    def before(self) -> int | None:
+        """A seq that it cannot have."""
+        return segment_end(self.first_seq, self.seal, self.claimed_last, self.following)
 
     @property
     def damaged(self) -> bool:
@@ -95,7 +106,7 @@ class SegmentReport:
 
 def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], following: int | None) -> SegmentReport:
     """following: first seq of the next segment, None for the newest."""
-    report = SegmentReport(topic_dir, first, parts, newest=following is None)
+    report = SegmentReport(topic_dir, first, parts, following=following)
     _leave_out_directories(fs, report)
     parts = report.parts
     if DEL in parts:
@@ -153,6 +164,14 @@ def check_record(fs: Fs, report: SegmentReport, record: DeadOnRecord | None) -> 
         report.note(DAMAGE, DEL, what, report.first_seq, report.last_seq)
 
 
+def check_log_has(report: SegmentReport, logged: Ranges) -> None:
+    """What a start would take from the log must be there."""
+    for part in report.to_come:
+        for first, last in logged.missing(*part):
+            what = "frames cannot be read, and those behind them are cut: the log does not have them"
+            report.note(DAMAGE, DATA, what, first, last)
+
+
 def _check_sectors(fs: Fs, report: SegmentReport, part: str) -> Content:
     """Bytes that the disk does not give; which records they cost is found by reading on without them."""
     content = report.place.load(fs, part)
@@ -175,7 +194,7 @@ def _check_sealed(fs: Fs, report: SegmentReport, seal: Seal, index: bytes, view:
     except StorageCorrupt:
         report.note(DAMAGE, TAGS, "the tag table fails its checksum")
         report.rebuild = True
-    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), report.last_seq)
+    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), report.last_seq, report.before)
     known = Ranges(flagged(index, report.first_seq, DAMAGED)) if not report.rebuild else Ranges()
     _note_unreadable(report, rebuilt, known)
     readable_last = report.first_seq + entry_count(rebuilt.entries) - 1
@@ -189,7 +208,7 @@ def _check_unsealed(report: SegmentReport, index: bytes, view: memoryview, follo
     claimed = tiled_entries(index)
     report.claimed_last = report.first_seq + claimed - 1
     last = None if following is None else following - 1
-    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), last)
+    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), last, report.before)
     report.count = entry_count(rebuilt.entries)
     if TAGS in report.parts:
         report.note(DAMAGE, TAGS, "the seal cannot be read")
@@ -212,7 +231,10 @@ def _check_tail(report: SegmentReport, rebuilt: Rebuilt, index: bytes, size: int
     synced_last = report.first_seq + synced - 1
     durable = [(first, min(last, synced_last)) for first, last in rebuilt.damaged if first <= synced_last]
     _note_unreadable(report, rebuilt._replace(damaged=durable), Ranges())
-    if len(durable) < len(rebuilt.damaged):
+    unsynced = [(max(first, synced_last + 1), last) for first, last in rebuilt.damaged if last > synced_last]
+    if unsynced:
+        # A start cuts from the first of them on, and what lies behind it comes from the log, too.
+        report.to_come.append((unsynced[0][0], report.last_seq))
         report.note(NOTE, DATA, "unsynced writes arrived out of order; the next start takes them from the WAL")
     if rebuilt.bad_tail:
         report.note(NOTE, DATA, f"{rebuilt.bad_tail} bytes of a torn tail; the next start cuts them")

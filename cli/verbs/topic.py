@@ -241,9 +241,12 @@ def parse_config(pairs: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
+KINDS = ("choice", "range", "real", "schema")
+
+
 def _kind(name: str, known: dict[str, Any]) -> str:
     rule = known[name].metadata if name in known else {}
-    return "topic" if name == "dead_letter" else next((k for k in ("choice", "range", "real") if k in rule), "flag")
+    return "topic" if name == "dead_letter" else next((k for k in KINDS if k in rule), "flag")
 
 
 def _configured(app: App, name: str, config: TopicConfig, *, created: bool) -> None:

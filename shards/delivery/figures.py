@@ -17,6 +17,7 @@ from topicd.shards.delivery.reading.subscriptions import Pushing
 from topicd.shards.delivery.ready import effective_priority
 from topicd.shards.delivery.routing.workshop import Workshop
 from topicd.shards.delivery.sessions.connections import Connections
+from topicd.shards.delivery.storing.backup_hold import BackupHold
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.survey import Survey
 from topicd.shards.delivery.topic.catalog import Catalog
@@ -40,6 +41,7 @@ class Figures:
         pushing: Pushing,
         tallies: Tallies,
         shop: Workshop,
+        backup_hold: BackupHold,
         laggards: Laggards,
     ) -> None:
         self._counters = counters
@@ -55,6 +57,7 @@ class Figures:
         self._pushing = pushing
         self._tallies = tallies
         self._shop = shop
+        self._backup_hold = backup_hold
         self._laggards = laggards
 
     def page(self) -> dict[str, Any]:
@@ -74,6 +77,7 @@ class Figures:
             **self._shop.page(),
             **self._rounds.page(),
             **self._tallies.page(),
+            **self._backup_hold.page(),
         }
 
     def _row(self, topic: Topic) -> list[Any]:

@@ -50,6 +50,7 @@ from topicd.shards.delivery.slices import spread
 from topicd.shards.delivery.starting.recovery import Recovery
 from topicd.shards.delivery.storing.apply import Apply, Failures
 from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.storing.backup_hold import BackupHold
 from topicd.shards.delivery.storing.pressure import Pressure
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.storing.snapshots import Snapshots
@@ -150,6 +151,9 @@ class Parts:
             *(place, loop, channel_threads or pool, catalog, self.appender, reader, self.deletion, outlets),
             *(self._ask_slots, self._tell_slots),
         )
+        self.backup_hold = BackupHold(
+            *(place, loop, outlets, backlog, direct, self.rounds, self.snapshots, self.channels.files)
+        )
         # Around it.
         self.connections = Connections(place)
         self.fairness = Fairness()
@@ -158,7 +162,7 @@ class Parts:
         self._surveying: asyncio.Future[None] | None = None
         self.figures = Figures(
             *(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey, self.queues),
-            *(load, place.clock, self.pushing, self.channels.tallies, shop, laggards),
+            *(load, place.clock, self.pushing, self.channels.tallies, shop, self.backup_hold, laggards),
         )
         self._connect()
         self.rounds.unsafe_copies = self.routing.safety.unsafe_copies

@@ -64,6 +64,8 @@ RULES: dict[str, tuple[str, ...]] = {
         *VOCABULARY,
     ),
     "topicd.filechannel": (*DISK, *VOCABULARY),
+    # Files of a data directory, whoever uses it meanwhile.
+    "topicd.backup": (*STORAGE, *DISK, *VOCABULARY),
     "topicd.supervisor": (*IPC, *DISK, *VOCABULARY),
     # A client of the shards, and a child of the supervisor.
     "topicd.gateway": ("topicd.child", "topicd.client", *IPC, *VOCABULARY),
@@ -104,6 +106,11 @@ RULES: dict[str, tuple[str, ...]] = {
     ),
     # Work on files: a data directory that no daemon uses, the file of tokens, file channels.
     "topicd.cli.offline": ("topicd.cli", "topicd.filechannel", *STORAGE, *DISK, *VOCABULARY),
+    # Files of a data directory, held by its daemon meanwhile.
+    "topicd.cli.backups": (
+        *("topicd.cli", "topicd.client", "topicd.backup", "topicd.ipc.protocol"),
+        *(*STORAGE, *DISK, *VOCABULARY),
+    ),
     "topicd.__main__": ("topicd.supervisor.main",),
     "topicd": ("topicd.client", "topicd.aio", *VOCABULARY),
 }

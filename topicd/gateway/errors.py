@@ -21,6 +21,7 @@ from topicd.errors import (
     RecordTooLarge,
     RouterCycle,
     RouterNotFound,
+    SchemaViolation,
     StorageFailed,
     Throttled,
     TopicdError,
@@ -116,6 +117,8 @@ def of(error: TopicdError, topic: str | None = None) -> Refusal:
         fields = ("topic", "cap_records", "cap_bytes", "head_seq", "earliest_seq")
         told = {name: detail[name] for name in fields if name in detail}
         return Refusal(422, "topic_full", f"topic {topic or told.get('topic')} is full", told)
+    if isinstance(error, SchemaViolation):
+        return Refusal(422, "schema_violation", error.message, dict(detail))
     if isinstance(error, Throttled):
         return _throttled(error)
     if isinstance(error, Conflict):

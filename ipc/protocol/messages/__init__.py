@@ -5,6 +5,7 @@ One module for each noun; all their names are found here. The hot ones (APPEND, 
 ACK) are binary layouts in wire.py.
 """
 
+from topicd.ipc.protocol.messages.backups import *
 from topicd.ipc.protocol.messages.channels import *
 from topicd.ipc.protocol.messages.commits import *
 from topicd.ipc.protocol.messages.connection import *

@@ -17,6 +17,11 @@ class Op(IntEnum):
     PING = wire.OP_PING
     STATUS = wire.OP_STATUS
     CONNECTIONS = 0x04
+    BACKUP_HOLD = 0x05
+    BACKUP_STILL = 0x06
+    BACKUP_FREEZE = 0x07
+    BACKUP_CUT = 0x08
+    BACKUP_RELEASE = 0x09
     OPEN = 0x10
     CONFIGURE = 0x11
     STATE = 0x12
@@ -27,6 +32,7 @@ class Op(IntEnum):
     APPEND = wire.OP_APPEND
     FETCH = wire.OP_FETCH
     DELETE_RECORDS = 0x22
+    CUT_TOPIC = 0x2A
     PRODUCER = 0x23
     RELEASE_PRODUCER = 0x24
     OPEN_COMMIT = 0x25

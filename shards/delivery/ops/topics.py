@@ -22,6 +22,7 @@ from topicd.model import Durability, TopicConfig, is_internal
 from topicd.shards.delivery.ready import effective_priority
 from topicd.shards.delivery.sessions.call import Call, operation
 from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.schema import check_schema
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ def open_topic(call: Call, want: OpenTopic) -> None:
     call.connection.rights.require("admin" if want.config else "write", want.topic)
     catalog, config = call.shard.catalog, TopicConfig.from_fields(want.config or {})
     _check_dead_letter(want.topic, want.config)
+    check_schema(config.schema)
     if want.first_records:
         refusal = call.shard.admission.first_refusal(config, want.first_bytes, want.first_records)
         if refusal is not None:
@@ -65,6 +67,8 @@ def configure(call: Call, want: Configure) -> None:
     topic = _found_or_creatable(call, want)
     catalog, fields, created = call.shard.catalog, want.config or {}, False
     _check_dead_letter(want.topic, fields)
+    if fields.get("schema") is not None:
+        check_schema(TopicConfig.from_fields({"schema": fields["schema"]}).schema)
 
     def done(changed: Topic | None, error: TopicdError | None) -> None:
         if changed is None:

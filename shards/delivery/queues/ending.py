@@ -13,7 +13,8 @@ from topicd.frames import FrameType
 from topicd.ipc.protocol.wire import LEASED
 from topicd.shards.delivery.agenda import Gathered
 from topicd.shards.delivery.queues.deadlines import Sleeper
-from topicd.shards.delivery.queues.jobs import Jobs, Past, Totals
+from topicd.shards.delivery.queues.facts import Past, Totals
+from topicd.shards.delivery.queues.jobs import Jobs
 from topicd.shards.delivery.queues.tools import Tools
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need

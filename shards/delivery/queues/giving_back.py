@@ -10,7 +10,7 @@ from typing import Any
 from topicd.errors import Conflict, InvalidRequest, TopicdError
 from topicd.frames import FrameType, core
 from topicd.ipc.protocol.messages import Extend, Nack
-from topicd.shards.delivery.queues.jobs import Past
+from topicd.shards.delivery.queues.facts import Past
 from topicd.shards.delivery.queues.service import QueueService
 from topicd.shards.delivery.topic.topic import Topic
 

@@ -19,7 +19,6 @@ from topicd.shards.delivery.queues.leases import NUMBERS_AHEAD
 from topicd.shards.delivery.queues.rates import Rate
 from topicd.shards.delivery.queues.takers import Batch, Taker
 from topicd.shards.delivery.queues.tools import Tools
-from topicd.shards.delivery.reading.filters import NO_FILTER
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
 
@@ -83,7 +82,7 @@ class Handing:
                 self._put_back(picked[index:])
                 break
             try:
-                answer = self._tools.reader.fetch(self._topic, one.first - 1, one.count, max(room, 1), NO_FILTER)
+                answer = self._tools.ahead.fetch(self._topic, one.first, one.count, max(room, 1))
             except StorageCorrupt as error:
                 self._note_damaged(one, error)
                 self._put_back(picked[index + 1 :])

@@ -177,7 +177,7 @@ class Deletion:
 
     def replay_seqs(self, topic: Topic, seqs: Ranges) -> Removed:
         earliest, found = topic.floors.earliest, Removed(0, 0)
-        for info in topic.contents.segments:
+        for info in _covering(topic.contents.segments, seqs):
             wanted = seqs.within(max(info.first_seq, earliest), info.last_seq)
             inside = _fresh(topic.contents.marks.get(info.first_seq), wanted) if wanted else wanted
             if inside:
@@ -268,6 +268,18 @@ class Deletion:
             contents.tail_dead.add(first, last)
             deleted += last - first + 1
         return deleted, content
+
+
+def _covering(segments: list[SegmentInfo], seqs: Ranges) -> list[SegmentInfo]:
+    """Those between the first and the last of these seqs: a topic may have thousands of others."""
+    if not len(seqs):
+        return []
+    low, high = seqs.bounds
+    start = bisect_left(segments, low, key=lambda info: info.last_seq)
+    end = start
+    while end < len(segments) and segments[end].first_seq <= high:
+        end += 1
+    return segments[start:end]
 
 
 def _not_in(known: Ranges | None, seqs: list[int]) -> list[tuple[int, int]]:

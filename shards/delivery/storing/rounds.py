@@ -36,6 +36,7 @@ _RETRY_S = 1.0
 _STAGED_TOGETHER = 8 * MIB
 _GATHERING_S = 0.015
 _TOPICS = 1_024  # in one round of a full checkpoint: a few milliseconds of planning
+_SETTLING_ROUNDS = 1_000  # of a checkpoint that somebody waits for
 _RELIEF = 4  # times checkpoint_bytes may be replayed before it has to go to disk: serving again comes first
 
 
@@ -125,6 +126,14 @@ class Rounds:
             self._timer = None
         self._due = True
         self._next()
+
+    async def settle(self) -> None:
+        """What is in memory now goes to segments, and is there when this returns, unless the disk refuses."""
+        self.checkpoint_now()
+        for _ in range(_SETTLING_ROUNDS):
+            if self._round is None:
+                return
+            await asyncio.wait([self._round])
 
     def relieve(self) -> Iterator[None]:
         """During recovery memory is bounded too: store what exceeds the bound at once. Yields after each round."""
@@ -304,9 +313,14 @@ class Rounds:
         self._pressure.failing = 0
         self._failures.clear()
 
+    def release(self) -> None:
+        """The backup is over: what waited for that goes on."""
+        self._snapshots.publish_absorbed()
+        self._remove_doomed()
+
     def _remove_doomed(self) -> None:
-        """Directories of deleted topics. Not while a round may be writing to one of them."""
-        if self._round is not None:
+        """Directories of deleted topics. Not while a round may be writing to one of them, or a backup reads it."""
+        if self._round is not None or self._backlog.held:
             return
         doomed, self._backlog.doomed = self._backlog.doomed, []
         for topic_id in doomed:

@@ -65,7 +65,7 @@ class Snapshots:
     def note_stored(self, positions: list[int]) -> None:
         """Everything below these ring positions is in synced segments now."""
         self._stored = positions
-        self._publish_absorbed()
+        self.publish_absorbed()
 
     @property
     def failing(self) -> bool:
@@ -74,7 +74,7 @@ class Snapshots:
 
     @property
     def due(self) -> bool:
-        if self.round is not None:
+        if self.round is not None or self._backlog.held:
             return False
         if len(self._marks) < 2 or self._reclaimer.urgent:
             return True
@@ -86,7 +86,7 @@ class Snapshots:
     @property
     def wal_is_long(self) -> bool:
         """More than a file's worth of WAL waits for a snapshot to be forgotten."""
-        if not self._marks or self.round is not None:
+        if not self._marks or self.round is not None or self._backlog.held:
             return False
         limit = self._place.settings.wal_file_bytes
         if self._direct.stored_bytes >= _CLAIMED_FILES * limit:
@@ -94,8 +94,17 @@ class Snapshots:
         return any(stored - mark >= limit for stored, mark in zip(self._stored, self._marks[-1], strict=True))
 
     def start(self) -> None:
-        if self.round is None:
+        if self.round is None and not self._backlog.held:
             self.round = asyncio.ensure_future(self.take(), loop=self._loop)
+
+    async def take_two(self) -> None:
+        """For a backup, which holds everything else: the log then reaches back no further than it has to."""
+        for _ in range(2):
+            while self.round is not None:
+                await asyncio.wait([self.round])
+            self.round = asyncio.ensure_future(self.take(), loop=self._loop)
+            await asyncio.wait([self.round])
+        self._publish_absorbed()
 
     async def take(self) -> None:
         place, run_in_thread = self._place, self._loop.run_in_executor
@@ -118,7 +127,7 @@ class Snapshots:
             self.saved += 1
             self._told = ""
             self._marks = [*self._marks[-1:], marks]
-            self._publish_absorbed()
+            self.publish_absorbed()
             await self._reclaimer.run()
         except (OSError, TopicdError) as exc:
             self.failures += 1
@@ -128,6 +137,11 @@ class Snapshots:
                 log.error("snapshot failed", extra={"error": str(exc)})
         finally:
             self.round = None
+
+    def publish_absorbed(self) -> None:
+        """What the log may forget, unless a backup needs it."""
+        if not self._backlog.held:
+            self._publish_absorbed()
 
     def _publish_absorbed(self) -> None:
         """The snapshot before the newest one decides: the newest may turn out corrupt."""

@@ -19,7 +19,7 @@ _UNLIMITED_BYTES = 1024 * MIB
 class Policy:
     __slots__ = (
         *("cap_bytes", "cap_records", "capped", "evicts", "internal", "logged", "mark_need", "may_lose_tail"),
-        *("need", "own", "rejects", "reserves", "synced", "waits_for_marks", "yields"),
+        *("need", "own", "rejects", "reserves", "schema", "synced", "waits_for_marks", "yields"),
     )
 
     def __init__(self, config: TopicConfig, *, internal: bool, own: bool = False) -> None:
@@ -39,6 +39,7 @@ class Policy:
         self.rejects = config.discard == "reject"
         self.cap_records = config.cap_records
         self.cap_bytes = config.cap_bytes
+        self.schema = config.schema  # as text; None: any bytes
         self.capped = bool(config.cap_records or config.cap_bytes)
         # Its followers wait first when the daemon is under pressure.
         self.yields = config.priority is not None and config.priority < 0

@@ -38,6 +38,8 @@ from topicd.shards.delivery.writing.in_flight import AppendEntry, Commits, Deriv
 from topicd.shards.delivery.writing.log import Log
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.reservation import reserve_seqs
+from topicd.shards.delivery.writing.schema import is_checked
+from topicd.shards.delivery.writing.schema import refusal as schema_refusal
 
 _ANSWER_FLAGS = FLAG_DEDUPED | FLAG_CONFLICT
 _RUN_MESSAGE = HEADER.size + APPEND.size + FRAME_OVERHEAD  # the least that an append of one record can be
@@ -124,7 +126,8 @@ class Appender:
             entry.frames += body[at:]
         else:
             copied.put(entry.frames)
-        first_seq = self._add(entry, start, count, producer_id, batch_no, asked)
+        checked = topic.policy.schema is not None and is_checked(producer_id)
+        first_seq = self._add(entry, start, count, producer_id, batch_no, asked, checked=checked)
         if len(topic.commits) and producer_id:
             content = len(entry.frames) - start - FRAME_OVERHEAD * count
             topic.commits.take(producer_id, batch_no, first_seq, count, content, self._clock.now_ms())
@@ -232,7 +235,9 @@ class Appender:
         topic = self._topics.get(topic_id)
         if topic is None or not topic.live or topic.policy.capped or not 0 < producer_id < ROUTED or count != 1:
             return 0, 0
-        if topic.policy.own or topic.inflows.derived is not None or not topic.producers.is_next(producer_id, batch_no):
+        if topic.policy.own or topic.policy.schema is not None or topic.inflows.derived is not None:
+            return 0, 0
+        if not topic.producers.is_next(producer_id, batch_no):
             return 0, 0
         if self._admission.refusal(topic, end - start, 1) is not None:
             return 0, 0
@@ -291,9 +296,10 @@ class Appender:
         asked: Asked | None,
         *,
         copied: bool = False,
+        checked: bool = False,
     ) -> int:
         """Stamp the batch that begins at start, behind those that were in the entry before; its first seq. A bad batch
-        leaves nothing behind."""
+        leaves nothing behind. checked: by the topic's schema, too."""
         topic, frames = entry.topic, entry.frames
         first, end = topic.seqs.head + 1, len(frames)
         try:
@@ -301,11 +307,15 @@ class Appender:
             found = len(packed) // 4
             if found != count:
                 raise ValueError("invalid_request", f"the write says {count} records and holds {found}")
+            text = topic.policy.schema if checked else None
+            bad = None if text is None else schema_refusal(topic.name, text, core.payloads(frames, start, end))
         except ValueError as exc:
+            bad = codec_error(exc)
+        if bad is not None:
             del frames[start:]
             if not (entry.waiters or entry.runs):
                 self._open = None
-            raise codec_error(exc) from None
+            raise bad
         self._note_batch(entry, packed, start, count)
         if producer_id:
             if not copied:

@@ -30,7 +30,7 @@ from topicd.shards.storage.segment.misplaced import bring_back, quarantine_of, s
 from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS
 from topicd.shards.storage.segment.places import SegmentPlace, list_files, resolve
 from topicd.shards.storage.segment.rewrite import finish_rewrite
-from topicd.shards.storage.segment.seal import seal_segment
+from topicd.shards.storage.segment.seal import seal_segment, segment_end
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord, settle_marks
 from topicd.shards.storage.segment.tags import Seal, read_seal
 
@@ -218,6 +218,7 @@ class _Loader:
             gone=gone,
             created_ms=seal.created_ms if seal else None,
             last_seq=claimed if following is None else following - 1,
+            before=segment_end(first, seal, claimed, following),
         )
         self._report.damage += sealed.damage
         last = sealed.info.last_seq

@@ -107,7 +107,7 @@ class SegmentReader:
     def _index_from_data(self, seal: Seal | None) -> bytes:
         first, last = self._info.first_seq, self._info.last_seq
         data = load(self._open_data(), 0, None if self._info.sealed else self._info.data_bytes).view
-        entries, _, end, _ = reindex(data, first, topic_id_of(self._dir), last)
+        entries, _, end, _ = reindex(data, first, topic_id_of(self._dir), last, last + 1)
         found = entry_count(entries)
         if found < self._info.count:
             ts = entry_at(entries, found - 1).ts if found else 0

@@ -46,7 +46,7 @@ class _Check:
         view = content.view
         for part in content.bad:
             self._note(DATA, self._first, last, str(part))
-        rebuilt = reindex(view, self._first, topic_id_of(self._dir), last)
+        rebuilt = reindex(view, self._first, topic_id_of(self._dir), last, last + 1 if seal else None)
         self._data(seal, view, rebuilt, last)
         self._index(seal, index, rebuilt)
         self._marks()
