@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.unit.chat import mutants as chat
 from tests.unit.filechannel import mutants as filechannel
 from tests.unit.storage import mutants as storage
 
@@ -117,6 +118,21 @@ MUTANTS = [
         "topic.consumers.acked_by_all, self.copied(topic))\n",
         "topic.consumers.acked_by_all)\n",
         pytest("tests/process/test_derived.py"),
+    ),
+    # ---- topicd's own topics ----
+    Mutant(
+        "own topics: anybody writes them",
+        "shards/delivery/topic/topic.py",
+        "        if self.policy.own and not (keeps and self.name.startswith(keeps)):\n",
+        "        if False:\n",
+        pytest("tests/process/test_chat.py"),
+    ),
+    Mutant(
+        "own topics: whoever calls itself the chat process writes its log",
+        "shards/delivery/ops/hello.py",
+        "connection.trusted and want.client",
+        "want.client",
+        pytest("tests/process/test_chat.py"),
     ),
     # ---- schemas ----
     Mutant(
@@ -605,7 +621,8 @@ MUTANTS = [
     ),
 ]
 
-# The file channel's stand beside its tests.
+# The chat store's and the file channel's stand beside their tests.
+MUTANTS += [Mutant(*mutant, pytest(f"tests/unit/chat/{test}")) for *mutant, test in chat.MUTANTS]
 MUTANTS += [Mutant(*mutant, pytest("tests/unit/filechannel")) for mutant in filechannel.MUTANTS]
 
 

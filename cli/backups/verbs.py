@@ -105,7 +105,7 @@ def list_backups(app: App, shelf: Path) -> None:
         *(Column("bytes", right=True), Column("copied", right=True), Column("of", shrink=True, rank=1)),
         Column("state", shrink=True),
     ]
-    app.out.table(columns, [_row(one) for one in found])
+    app.out.table(columns, [_row(one) for one in found], empty="no backups")
 
 
 def _row(one: Shelved) -> tuple[str, ...]:
