@@ -98,6 +98,11 @@ bench: setup
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PEERS),--peers $(PEERS)) \
 		--json var/bench/results.json --charts var/bench/charts
 
+.PHONY: bench-backup
+# A backup of SIZE beside a writer: seconds, room, how long appends wait; DIR=… on another filesystem is copied to.
+bench-backup: setup
+	$(BIN)/python -m benchmarks.backup --size $(if $(SIZE),$(SIZE),1GiB) $(if $(DIR),--dir $(DIR))
+
 # This checkout and another one (BASE=…, set up) round by round: what a change costs.
 compare: setup
 	$(BIN)/python -m benchmarks.compare $(BASE) --rounds $(if $(filter 100,$(ROUNDS)),5,$(ROUNDS)) $(if $(ONLY),--only $(ONLY))
@@ -109,10 +114,20 @@ bench-deps:
 faults: setup
 	$(BIN)/python -m tests.faults --full $(if $(SEED),--seed $(SEED))
 
+.PHONY: router-faults
+# Every call while routers copy, and while a destination becomes a logged one, crashed and failed.
+router-faults: setup
+	$(BIN)/python -m tests.faults.router_sweep
+
 .PHONY: backup-faults
 # Every call of a backup and of a restore: killed, power lost, failed.
 backup-faults: setup
 	$(BIN)/python -m tests.faults.backups $(if $(EVERY),--every $(EVERY))
+
+.PHONY: crash-backups
+# Backups in the middle of a storm of kills, each moment of it restored.
+crash-backups: setup
+	$(BIN)/python -m tests.crash.backups --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: channel-faults channel-storm
 # Every call of every change of a channel, crashed and failed.

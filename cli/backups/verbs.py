@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,24 @@ import click
 from topicd.backup.create import Creation
 from topicd.backup.manifest import TREE, Manifest
 from topicd.backup.restore import check_target, finish, restore
-from topicd.backup.shelf import Shelf, Shelved
+from topicd.backup.shelf import Shelf, Shelved, remove_tree
 from topicd.backup.verify import problems
 from topicd.cli.app import App, pass_app
+from topicd.cli.backups.drill import audit, clear, laid_out, place_of
 from topicd.cli.backups.sources import Served, Unused
+from topicd.cli.backups.until import Until, check_reaches, choose_until, cut
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, did_you_mean
 from topicd.cli.offline.check import check_all, work_bytes
 from topicd.cli.offline.data_dir import Offline
 from topicd.cli.offline.segment_check import DAMAGE
+from topicd.cli.options import PLACE
 from topicd.cli.show.human import count, duration, local_time, size
 from topicd.cli.show.progress import Bar
 from topicd.cli.show.render import Column
 from topicd.clock import SystemClock
 from topicd.disk.fs import RealFs
+from topicd.errors import FormatError
 from topicd.paths import DataDir
 
 
@@ -100,7 +105,7 @@ def list_backups(app: App, shelf: Path) -> None:
         *(Column("bytes", right=True), Column("copied", right=True), Column("of", shrink=True, rank=1)),
         Column("state", shrink=True),
     ]
-    app.out.table(columns, [_row(one) for one in found])
+    app.out.table(columns, [_row(one) for one in found], empty="no backups")
 
 
 def _row(one: Shelved) -> tuple[str, ...]:
@@ -185,29 +190,118 @@ def choose(shelf: Shelf, which: str | None) -> Shelved:
 @backup.verb(
     "restore",
     online=False,
-    examples="topicctl backup restore /backups/topicd /var/lib/topicd-restored\n"
-    "topicctl backup restore DIR /var/lib/topicd-restored 20261118T120000.000Z",
+    examples="topicctl backup restore /backups /var/lib/topicd-restored\n"
+    "topicctl backup restore /backups /var/lib/topicd-restored 20261118T120000.000Z\n"
+    "topicctl backup restore /backups before-noon --until 2026-11-18T12:00\n"
+    "topicctl backup restore /backups one --topic orders --until 5000",
 )
 @_shelf
 @click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
 @_which
+@click.option("--until", type=PLACE, metavar="PLACE", help="A time, an age like 2h, or a seq of --topic; included.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only that topic; may be repeated.")
 @click.option("--copy", "copies", is_flag=True, help="Share nothing with the backup: copy every byte.")
 @pass_app
-def restore_backup(app: App, shelf: Path, target: Path, which: str | None, copies: bool) -> None:
+def restore_backup(
+    app: App,
+    shelf: Path,
+    target: Path,
+    which: str | None,
+    until: int | str | datetime | None,
+    topics: tuple[str, ...],
+    copies: bool,
+) -> None:
     """Restore a backup, the newest one if none is named, to a new data directory. Start a daemon on it with
-    `topicd --data-dir TARGET`."""
+    `topicd --data-dir TARGET`.
+
+    With --until every topic ends there, and the first backup behind that time is taken: what was deleted since then
+    is still in it.
+    """
     fs, place = RealFs(), Shelf(RealFs(), shelf)
     check_target(fs, target)
-    one = choose(place, which)
+    end = Until.of(until, topics)
+    one = choose_until(place, end) if end is not None and which is None else choose(place, which)
     made = require_whole(one)
+    if end is not None:
+        check_reaches(one, end)
     with Bar("restore", made.bytes, "bytes") as bar:
         partial = restore(fs, place.path(one.id), made, target, bar.advance, links=not copies)
+        changed = None
+        if end is not None or topics:
+            try:
+                changed = cut(partial, end, topics)
+            except BaseException:
+                remove_tree(fs, partial)
+                raise
         finish(fs, partial, target)
         seconds = bar.elapsed
     if app.json:
-        app.out.document({"id": one.id, "target": str(target), "bytes": made.bytes, "seconds": round(seconds, 3)})
+        body = {"id": one.id, "target": str(target), "bytes": made.bytes, "cut_ms": made.cut_ms}
+        app.out.document({**body, "until": changed, "seconds": round(seconds, 3)})
         return
     app.out.text(f"{target}: {one.id}, as it was at {local_time(made.cut_ms)}; {size(made.bytes)}")
+    if changed is not None:
+        _print_until(app, changed)
+
+
+def _print_until(app: App, changed: dict[str, Any]) -> None:
+    app.out.text(f"{count(changed['topics'])} topics, {count(changed['deleted'])} newer records deleted")
+    if changed["queues"]:
+        app.out.text(f"jobs that were acknowledged before the backup are not back: {', '.join(changed['queues'])}")
+    if changed["routers"]:
+        app.out.text(f"copies that were cut are not made again by: {', '.join(changed['routers'])}")
+
+
+@backup.verb("drill", online=False, examples="topicctl backup drill /backups\ntopicctl backup drill /backups --json")
+@_shelf
+@_which
+@click.option(
+    "--in", "where", type=click.Path(file_okay=False, path_type=Path), help="Where to restore to, for a while."
+)
+@click.option("--no-daemon", is_flag=True, help="Read the files only; start no daemon on them.")
+@pass_app
+def drill(app: App, shelf: Path, which: str | None, where: Path | None, no_daemon: bool) -> int:
+    """Restore a backup, the newest one if none is named, to a temporary place, read it whole (fsck), start a daemon on
+    it that nobody else can reach, and read every record of every topic. Exit code 1 if anything is wrong."""
+    place = Shelf(RealFs(), shelf)
+    one = choose(place, which)
+    made = require_whole(one)
+    target = place_of(place, one, where)
+    report: dict[str, Any] = {"id": one.id, "cut_ms": made.cut_ms, "problems": [], "seqs": 0, "audit": None}
+    with Bar("drill", None) as bar:
+        try:
+            laid_out(place, one, made, target)
+            report["restore_seconds"] = round(bar.elapsed, 3)
+            report["seqs"], report["problems"] = fsck(DataDir(target))
+            report["fsck_seconds"] = round(bar.elapsed - report["restore_seconds"], 3)
+            if not no_daemon:
+                report["audit"] = audit(target)
+                report["problems"] += report["audit"]["problems"]
+        except (FormatError, CliError) as exc:
+            report["problems"].append(exc.message)  # it ends there, as a restore in earnest would
+        finally:
+            clear(target)
+        report["seconds"] = round(bar.elapsed, 3)
+    if app.json:
+        app.out.document(report)
+    else:
+        _print_drill(app, report)
+    return Exit.FAILED if report["problems"] else Exit.OK
+
+
+def _print_drill(app: App, report: dict[str, Any]) -> None:
+    for what in report["problems"]:
+        app.out.text(app.out.styled(what, "red"))
+    if "fsck_seconds" in report:
+        restored = duration(report["restore_seconds"])
+        app.out.text(f"restored in {restored}; fsck: {count(report['seqs'])} seqs in segments")
+    read = report["audit"]
+    if read is not None:
+        gone = f"{count(read['evicted'])} evicted by cap or TTL, {count(read['lost'])} lost to power"
+        app.out.text(f"daemon: {count(read['topics'])} topics, {count(read['records'])} records read; {gone}")
+    verdict = "fails" if report["problems"] else "would work"
+    color = "red" if report["problems"] else "green"
+    app.out.text(f"{report['id']}: a restore {app.out.styled(verdict, color)}; {duration(report['seconds'])}")
 
 
 def require_whole(one: Shelved) -> Manifest:

@@ -110,7 +110,7 @@ def _show(app: App, found: Overview) -> None:
         )
         for segment in survey.segments
     ]
-    app.out.table(columns, rows)
+    app.out.table(columns, rows, empty="no segments")
     if found.positions:
         receivers = [
             (

@@ -134,7 +134,9 @@ def verify(app: App, data_dir: str | None, topics: tuple[str, ...]) -> int:
     if app.json:
         app.out.document([_report_body(topic, report) for topic, report in reports])
     else:
-        app.out.table(COLUMNS, [_report_row(topic, report) for topic, report in reports])
+        app.out.table(COLUMNS, [_report_row(topic, report) for topic, report in reports], empty="no segments")
+        if reports:
+            app.out.text(_total(reports))
         for finding in checked.findings:
             app.out.text(f"{finding.severity}: {finding}")
     return Exit.FAILED if checked.damaged else Exit.OK
@@ -150,6 +152,13 @@ COLUMNS = [
     Column("tags", right=True, rank=3),
     Column("result"),
 ]
+
+
+def _total(reports: list[tuple[str, SegmentReport]]) -> str:
+    segments = "1 segment" if len(reports) == 1 else f"{count(len(reports))} segments"
+    seqs, data_bytes = (sum(getattr(report, name) for _, report in reports) for name in ("count", "data_bytes"))
+    damaged = sum(report.damaged for _, report in reports)
+    return f"{segments}, {count(seqs)} seqs, {size(data_bytes)}: {f'{count(damaged)} damaged' if damaged else 'all ok'}"
 
 
 def _report_row(topic: str, report: SegmentReport) -> list[str]:

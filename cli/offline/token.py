@@ -97,6 +97,7 @@ def list_tokens(app: App, file: Path | None) -> None:
             )
             for row in rows
         ],
+        empty="no tokens",
     )
 
 

@@ -80,8 +80,15 @@ class Output:
     def text(self, line: str) -> None:
         self._write(line)
 
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], title: str = "") -> None:
-        self.show(make_table(columns, list(rows), self.width, title))
+    def table(
+        self, columns: Sequence[Column], rows: Iterable[Sequence[str]], title: str = "", *, empty: str = "none"
+    ) -> None:
+        """One without rows says so, instead of a head without a body."""
+        cells = list(rows)
+        if cells:
+            self.show(make_table(columns, cells, self.width, title))
+        else:
+            self.text(f"{title}: {empty}" if title else empty)
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
         """`name  value`, one per line, values under each other."""

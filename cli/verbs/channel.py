@@ -110,10 +110,7 @@ def members(app: App, channel: str, user: str | None) -> None:
     rows = [
         (one, "owner" if one == found.owner else "member", "yes" if one in connected else "no") for one in found.users
     ]
-    if rows:
-        app.out.table([Column("user"), Column("is"), Column("connected")], rows)
-    else:
-        app.out.text("no members")
+    app.out.table([Column("user"), Column("is"), Column("connected")], rows, empty="no members")
 
 
 @channel.verb(

@@ -43,7 +43,7 @@ def show(app: App, changed: bool, file: str | None) -> None:
         )
         for name in names
     ]
-    app.out.table(columns, rows)
+    app.out.table(columns, rows, empty="every setting has its default")
 
 
 @config.verb("check", online=False, examples="topicctl config check --config /etc/topicd/topicd.toml")

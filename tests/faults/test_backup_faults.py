@@ -54,7 +54,8 @@ def test_a_second_backup_shares_what_the_first_has(links: bool) -> None:
     world = World()
     try:
         fs = world.disk if links else NoLinks(world.disk)
-        world.create(fs, Held(world.story))
+        first = world.create(fs, Held(world.story))
+        assert (first.linked_bytes > 0) == links
         source = Held(world.story, busy)
         second = world.create(fs, source)
         segments = {path: world.disk.identify(path) for path in world.disk.files() if path.suffix == ".tags"}

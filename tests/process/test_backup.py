@@ -183,3 +183,48 @@ def test_a_damaged_backup_is_found_by_verify(daemon: Daemon, tmp_path: Path) -> 
     victim.write_bytes(content)
     report = json.loads(run_ctl(daemon, "backup", "verify", str(shelf), "--json", code=1).stdout)
     assert victim.name in report["problems"][0]
+
+
+def test_a_restore_ends_where_it_is_told_to(daemon: Daemon, tmp_path: Path) -> None:
+    shelf, client = tmp_path / "shelf", daemon.client()
+    client.publish_many("ends", [b"%d" % n for n in range(700)])
+    client.publish("other", b"x")
+    create(daemon, shelf)
+    assert (
+        "--topic"
+        in run_ctl(daemon, "backup", "restore", str(shelf), str(tmp_path / "t"), "--until", "5", code=2).stderr
+    )
+    none = run_ctl(daemon, "backup", "restore", str(shelf), str(tmp_path / "t"), "--topic", "endz", code=4)
+    assert "did you mean ends" in none.stderr
+    late = run_ctl(daemon, "backup", "restore", str(shelf), str(tmp_path / "t"), "--until", "2999-01-01", code=4)
+    assert "newest backup" in late.stderr
+    assert not list(tmp_path.glob("t*"))
+    with restored(daemon, shelf, tmp_path / "again", "--topic", "ends", "--until", "650") as again:
+        back = again.client()
+        assert [record.data for record in drain_topic(back, "ends")] == [b"%d" % n for n in range(650)]
+        assert [row.topic for row in back.topics()] == ["ends"]
+        assert back.publish("ends", b"new") == 701
+        assert "damage=0" in again.log
+
+
+def test_a_drill_says_whether_a_restore_would_work(daemon: Daemon, tmp_path: Path) -> None:
+    shelf = tmp_path / "shelf"
+    daemon.client().publish_many("drilled", [b"x" * 100] * 1_200)
+    directory = daemon.data.topic(daemon.client().state("drilled").topic_id)
+    wait_until(lambda: any(directory.glob("*.tags")), "a sealed segment")
+    made = create(daemon, shelf)
+    report = json.loads(run_ctl(daemon, "backup", "drill", str(shelf), "--json").stdout)
+    assert report["problems"] == []
+    assert report["audit"]["records"] >= 1_200
+    assert [path.name for path in shelf.iterdir() if path.name.startswith(".")] == []
+    assert "would work" in run_ctl(daemon, "backup", "drill", str(shelf), "--no-daemon").stdout
+    victim = next((Path(made["path"]) / "data" / "topics" / directory.name).glob("*.data"))
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.unlink()
+    victim.write_bytes(content)
+    done = run_ctl(daemon, "backup", "drill", str(shelf), "--json", code=1)
+    assert done.stderr == ""
+    report = json.loads(done.stdout)
+    assert any("drilled" in line or victim.name in line for line in report["problems"])
+    assert [path.name for path in shelf.iterdir() if path.name.startswith(".")] == []

@@ -74,6 +74,7 @@ class Creation:
         self._data = source.data
         self._clock = clock
         self._told = advance
+        self._staged_links = 0  # bytes that the first look has shared with an earlier backup
 
     def run(self, on_step: Callable[[str], None] = lambda name: None) -> Manifest:
         """The shelf is locked. on_step is called before each step."""
@@ -108,7 +109,7 @@ class Creation:
         manifest = Manifest(
             *(name, made_ms, cut_ms, format_id, str(self._data.root.absolute()), __version__, run, source.served),
             *(sorted(cut.items()), topics),
-            linked_bytes=taker.linked_bytes,
+            linked_bytes=taker.linked_bytes + self._staged_links,
         )
         writer.finish(manifest)
         shelf.finish(name)
@@ -144,6 +145,7 @@ class Creation:
                     return []
         manifest = Manifest("", 0, 0, "", "", "", 0, True, [])
         writer.finish(manifest)
+        self._staged_links = taker.linked_bytes
         found = Earlier(fs, stage, manifest)
         found.tree = partial / TREE
         return [found]

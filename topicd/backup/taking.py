@@ -65,7 +65,6 @@ class Taker:
             if entry is None or entry.origin != origin:
                 continue
             if earlier.tree == self.tree:
-                self.linked_bytes += entry.size
                 return entry  # it is there already
             fs.unlink(target, missing_ok=True)
             if link(fs, earlier.tree / item.path, target):

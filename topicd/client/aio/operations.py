@@ -311,9 +311,24 @@ class AsyncOperations:
             after = page.next
         return found
 
+    async def tier_state(self, topic: str) -> dict[str, Any]:
+        """Where the segments of a topic lie: on the fast disk, packed, in the cold directory (docs/tiers.md)."""
+        return await self._caller.ask(requests.tier_state(topic))
+
+    async def tier_now(self, topic: str) -> dict[str, Any]:
+        """The same, and segments that should lie elsewhere begin to move at once."""
+        return await self._caller.ask(requests.tier_now(topic))
+
     async def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
         """Removes records for good: those below before_seq, those whose tag matches, or those that are both."""
         return await self._caller.ask(requests.delete(topic, before_seq, match))
+
+    async def cut(self, topic: str, *, after_seq: int | None = None, after_ts: int | None = None) -> int:
+        """Deletes the newest records for good: those behind a seq, or behind a time in milliseconds; how many. Their
+        seqs are not given out again. It needs the right admin."""
+        message = messages.CutTopic(topic=topic, after_seq=after_seq, after_ts=after_ts)
+        answer: dict[str, Any] = await self._caller.ask(requests.of_topic(message, topic))
+        return int(answer["deleted"])
 
     async def forgive(self, topic: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
         """Readers are not told any more that a loss of power may have taken seqs first_seq to last_seq; `state` lists
