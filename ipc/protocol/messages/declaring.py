@@ -92,11 +92,8 @@ class Op(IntEnum):
     CHANNEL_CLEAR = 0x6D
     CHANNEL_LIST = 0x6E
     CHANNEL_SLOTS = 0x6F
-<<<<<<< HEAD
-    QUEUE_STEER = 0x70
-=======
     ROUTERS_PASSED = 0x70
->>>>>>> main
+    QUEUE_STEER = 0x71
     DEBUG = wire.OP_DEBUG
     PUSH = wire.OP_PUSH
     NOTICE = wire.OP_NOTICE
