@@ -75,6 +75,13 @@ class Output:
         if data:
             self._write(data, nl=False)
 
+    def either(self, body: Any, line: str) -> None:
+        """One JSON document, or what it says in a line."""
+        if self.json_mode:
+            self.document(body)
+        else:
+            self.text(line)
+
     # ---- for people ----
 
     def text(self, line: str) -> None:
