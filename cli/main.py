@@ -30,6 +30,7 @@ VERBS = {
     "chat": Lazy("topicd.cli.verbs.chat:chat", "Send and read messages, see inboxes, keep members and the chat store."),
     "router": Lazy("topicd.cli.verbs.router:router", "Create, list, show, delete and draw routers."),
     "channel": Lazy("topicd.cli.verbs.channel:channel", "Join, publish to, watch and look after channels."),
+    "tier": Lazy("topicd.cli.verbs.tier:tier", "Show and steer which segments lie on the fast disk."),
     "delete": Lazy("topicd.cli.verbs.delete:delete", "Delete records of a topic."),
     "status": Lazy("topicd.cli.verbs.status:status", "Show how the daemon and its processes are."),
     "shards": Lazy("topicd.cli.verbs.daemon:shards", "Show the counters of each shard."),

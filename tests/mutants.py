@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.unit.chat import mutants as chat
 from tests.unit.filechannel import mutants as filechannel
 from tests.unit.storage import mutants as storage
 
@@ -43,6 +44,21 @@ def pytest(where: str) -> list[str]:
 
 
 MUTANTS = [
+    # ---- topicd's own topics ----
+    Mutant(
+        "own topics: anybody writes them",
+        "shards/delivery/topic/topic.py",
+        "        if self.policy.own and not (keeps and self.name.startswith(keeps)):\n",
+        "        if False:\n",
+        pytest("tests/process/test_chat.py"),
+    ),
+    Mutant(
+        "own topics: whoever calls itself the chat process writes its log",
+        "shards/delivery/ops/hello.py",
+        "connection.trusted and want.client",
+        "want.client",
+        pytest("tests/process/test_chat.py"),
+    ),
     # ---- schemas ----
     Mutant(
         "schema: the quick way for single records does not look",
@@ -530,7 +546,8 @@ MUTANTS = [
     ),
 ]
 
-# The file channel's stand beside its tests.
+# The chat store's and the file channel's stand beside their tests.
+MUTANTS += [Mutant(*mutant, pytest(f"tests/unit/chat/{test}")) for *mutant, test in chat.MUTANTS]
 MUTANTS += [Mutant(*mutant, pytest("tests/unit/filechannel")) for mutant in filechannel.MUTANTS]
 
 

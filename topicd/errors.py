@@ -163,6 +163,11 @@ class StorageFailed(TopicdError):
     summary = "the disk refused the write or the sync; nothing of the batch was stored"
 
 
+class ColdUnavailable(TopicdError):
+    code, status, retriable = "cold_unavailable", 503, True
+    summary = "the records are in the cold directory, whose disk is missing or does not answer"
+
+
 class StorageCorrupt(TopicdError):
     code, status, retriable = "storage_corrupt", 500, False
     summary = "stored bytes fail their checksum; detail names the file and the range of seqs"
@@ -231,6 +236,7 @@ ERRORS: dict[str, type[TopicdError]] = {
         TopicFull,
         Throttled,
         StorageFailed,
+        ColdUnavailable,
         StorageCorrupt,
         NotReady,
         WrongShard,

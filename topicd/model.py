@@ -83,6 +83,9 @@ class TopicConfig:
     group_rate_per_s: int = field(default=0, metadata=_rule(0, 1_000_000))
     breaker_failures: int = field(default=0, metadata=_rule(0, 10_000))
     breaker_jobs: int = field(default=100, metadata=_rule(1, 10_000))
+    hot_retain_segments: int | None = field(default=None, metadata=_rule(0, MAX_SEQ))
+    hot_retain_bytes: int | None = field(default=None, metadata=_rule(0, MAX_SEQ))
+    compress: str = field(default="default", metadata=_choice("default", "none", "zstd"))
 
     @classmethod
     def from_fields(cls, given: Any) -> TopicConfig:
@@ -136,15 +139,20 @@ QUEUES_ONLY = (
 )
 
 
+_NULLABLE = ("priority", "hot_retain_segments", "hot_retain_bytes")
+# Fields that a queue does not take: its jobs are read when they are handed out, so they stay on the fast disk.
+LOGS_ONLY = ("hot_retain_segments", "hot_retain_bytes", "compress")
+
+
 def _fitting(config: TopicConfig) -> TopicConfig:
-    """The same, unless it asks a log for what only queues have."""
-    if config.type == "log":
-        for f in fields(TopicConfig):
-            if f.name in QUEUES_ONLY and getattr(config, f.name) != f.default:
-                raise InvalidRequest(
-                    f"config field {f.name} is for queues: a log takes its default only, {f.default!r}, "
-                    f"not {getattr(config, f.name)!r:.100}"
-                )
+    """The same, unless it asks a log for what only queues have, or a queue for what only logs have."""
+    foreign, other = (QUEUES_ONLY, "queues: a log") if config.type == "log" else (LOGS_ONLY, "logs: a queue")
+    for f in fields(TopicConfig):
+        if f.name in foreign and getattr(config, f.name) != f.default:
+            raise InvalidRequest(
+                f"config field {f.name} is for {other} takes its default only, {f.default!r}, "
+                f"not {getattr(config, f.name)!r:.100}"
+            )
     return config
 
 
@@ -186,7 +194,7 @@ def _checked_value(name: str, value: Any, rule: dict[str, Any]) -> Any:
         return value
     if "schema" in rule:
         return _schema_text(value)
-    if name == "priority" and value is None:
+    if name in _NULLABLE and value is None:
         return None
     if "choice" in rule:
         if value not in rule["choice"]:

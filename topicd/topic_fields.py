@@ -39,7 +39,11 @@ HELP: dict[str, str] = {
     "group_rate_per_s": "the same for each group of jobs",
     "breaker_failures": "so many failures among the last breaker_jobs stop deliveries for a while; 0: never",
     "breaker_jobs": "how many of the last jobs the breaker looks at",
+    "hot_retain_segments": "so many sealed segments stay plain on the fast disk; 0: any number; none: as the daemon's",
+    "hot_retain_bytes": "so many bytes of them; 0: any number; none: as the daemon's; the stricter of the two counts",
+    "compress": "how older segments are compressed; default: as the daemon's",
 }
+_NULLABLE = ("priority", "dead_letter", "schema", "hot_retain_segments", "hot_retain_bytes")
 ALIASES = {name.removesuffix("_ms"): name for name in HELP if name.endswith("_ms")}  # ttl=1d
 
 
@@ -82,6 +86,9 @@ class TopicFields(TypedDict, total=False):
     group_rate_per_s: int
     breaker_failures: int
     breaker_jobs: int
+    hot_retain_segments: int | None
+    hot_retain_bytes: int | str | None
+    compress: Literal["default", "none", "zstd"]
 
 
 def _schema(text: str) -> str:
@@ -111,7 +118,7 @@ def plain_value(name: str, value: Any) -> Any:
 
 def typed_value(name: str, text: str, kind: str) -> Any:
     """A value from the command line; kind: choice, range, real, flag, topic or schema."""
-    if text in ("none", "null", "") and name in ("priority", "dead_letter", "schema"):
+    if text in ("none", "null", "") and name in _NULLABLE:
         return None
     if kind == "schema":
         return _schema(text)

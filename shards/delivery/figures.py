@@ -19,6 +19,7 @@ from topicd.shards.delivery.routing.workshop import Workshop
 from topicd.shards.delivery.sessions.connections import Connections
 from topicd.shards.delivery.storing.backup_hold import BackupHold
 from topicd.shards.delivery.storing.rounds import Rounds
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.survey import Survey
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
@@ -43,6 +44,7 @@ class Figures:
         shop: Workshop,
         backup_hold: BackupHold,
         laggards: Laggards,
+        tiering: Tiering,
     ) -> None:
         self._counters = counters
         self._catalog = catalog
@@ -59,6 +61,7 @@ class Figures:
         self._shop = shop
         self._backup_hold = backup_hold
         self._laggards = laggards
+        self._tiering = tiering
 
     def page(self) -> dict[str, Any]:
         return {
@@ -78,6 +81,7 @@ class Figures:
             **self._rounds.page(),
             **self._tallies.page(),
             **self._backup_hold.page(),
+            **self._tiering.page(),
         }
 
     def _row(self, topic: Topic) -> list[Any]:

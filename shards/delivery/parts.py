@@ -29,6 +29,7 @@ from topicd.shards.delivery.queues.queues import Queues
 from topicd.shards.delivery.queues.redriving import Redriving
 from topicd.shards.delivery.queues.ticking import Ticking
 from topicd.shards.delivery.queues.tools import Tools
+from topicd.shards.delivery.reading.elsewhere import FramesElsewhere
 from topicd.shards.delivery.reading.holders import Holders
 from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.reading.patterns import PatternWatchers
@@ -54,6 +55,7 @@ from topicd.shards.delivery.storing.backup_hold import BackupHold
 from topicd.shards.delivery.storing.pressure import Pressure
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.storing.snapshots import Snapshots
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.storing.trim_memory import MemoryTrimmer
 from topicd.shards.delivery.survey import PAUSE_S, Survey
 from topicd.shards.delivery.topic.catalog import Catalog, TopicIds
@@ -99,7 +101,8 @@ class Parts:
         ids = self.ids = TopicIds(lambda: shard.channel.send({"event": "need_ids"}))
         catalog = self.catalog = Catalog(place, log, ids)
         # Reading and removing.
-        segments = self.segments = Segments(place)
+        elsewhere = self.elsewhere = FramesElsewhere(place, loop)
+        segments = self.segments = Segments(place, elsewhere)
         live = self.live = LiveRecords(segments, pulse)
         retention = self.retention = Retention(place, live, log, counters, backlog)
         self.deletion = Deletion(log, segments, live, retention, backlog, counters, pulse)
@@ -138,8 +141,9 @@ class Parts:
         self._pump, self._polite = shop.pump, shop.pump.polite
         load.on_beat += [self.turn.look_at_pauses, self._look_at_shares, self._look_at_routers]
         # Storing.
-        reclaimer = Reclaimer(place, loop, pool, backlog, segments)
-        self.snapshots = Snapshots(place, loop, pool, outlets, catalog, backlog, direct, wal_sync, reclaimer)
+        tiering = self.tiering = Tiering(place, loop, catalog, segments, elsewhere, damage, board, backlog)
+        reclaimer = Reclaimer(place, loop, pool, backlog, segments, tiering)
+        self.snapshots = Snapshots(place, loop, pool, outlets, catalog, backlog, direct, wal_sync, reclaimer, tiering)
         failures = Failures()
         apply = Apply(backlog, direct, live, failures, damage)
         self.rounds = Rounds(
@@ -152,7 +156,7 @@ class Parts:
             *(self._ask_slots, self._tell_slots),
         )
         self.backup_hold = BackupHold(
-            *(place, loop, outlets, backlog, direct, self.rounds, self.snapshots, self.channels.files)
+            *(place, loop, outlets, backlog, direct, self.rounds, self.snapshots, self.channels.files, tiering)
         )
         # Around it.
         self.connections = Connections(place)
@@ -162,7 +166,7 @@ class Parts:
         self._surveying: asyncio.Future[None] | None = None
         self.figures = Figures(
             *(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey, self.queues),
-            *(load, place.clock, self.pushing, self.channels.tallies, shop, self.backup_hold, laggards),
+            *(load, place.clock, self.pushing, self.channels.tallies, shop, self.backup_hold, laggards, tiering),
         )
         self._connect()
 
@@ -206,9 +210,11 @@ class Parts:
         self.channels.begin(tell())
 
     def recovery(self) -> Recovery:
+        self.tiering.open()
         return Recovery(
             *(self.place, self.catalog, self.segments, self.live),
             *(self.retention, self.deletion, self.backlog, self.rounds),
+            self.tiering,
         )
 
     def tick(self) -> None:
@@ -217,6 +223,7 @@ class Parts:
         self.pushing.tell_lagging(self.place.clock.monotonic())
         self.trimmer.tick()
         self.routing.tick()
+        self.tiering.tick()
         if self._surveying is None:
             self._surveying = asyncio.ensure_future(self._look_after(), loop=self.loop)
 

@@ -261,6 +261,7 @@ class DeliveryShard:
         for topic in parts.catalog.by_name.values():
             if not topic.policy.logged:
                 topic.seqs.reserved = topic.seqs.visible  # nothing more is given out, and the last snapshot says so
+        parts.tiering.close()
         await parts.rounds.close()
         parts.connections.close()
         await asyncio.sleep(0)

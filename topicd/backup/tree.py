@@ -17,7 +17,7 @@ from topicd.disk.fs import TMP_SUFFIX, Fs, is_directory
 from topicd.paths import DataDir
 from topicd.shards.storage.segment import places
 from topicd.shards.storage.segment.deletions import MARK_BYTES
-from topicd.shards.storage.segment.names import DEL, IDX, TAGS
+from topicd.shards.storage.segment.names import COLD, DATA, DEL, IDX, PACKED, TAGS
 from topicd.shards.storage.walfile import list_files as list_wal_files
 
 WAL_TAIL = 4_096  # zeros behind the cut of a log: there it ends
@@ -45,7 +45,14 @@ def topic_items(fs: Fs, directory: Path, *, fixed_only: bool = False) -> list[It
     sealed = {file.first_seq for file in listed if file.part == TAGS}
     where = f"topics/{directory.name}"
     found = []
+    here = {file.first_seq for file in listed if file.part in (DATA, PACKED)}
     for file in listed:
+        if file.part == COLD:
+            # Its frames are taken instead: a backup needs no cold directory.
+            frames = None if file.first_seq in here else places.cold_frames(fs, file)
+            if frames is not None:
+                found.append(Item(f"{where}/{frames.name}", frames, fixed=True))
+            continue
         fixed = file.first_seq in sealed and file.part != DEL
         if fixed or not fixed_only:
             unit = MARK_BYTES if file.part == DEL else 1

@@ -15,5 +15,6 @@ from topicd.ipc.protocol.messages.queues import *
 from topicd.ipc.protocol.messages.records import *
 from topicd.ipc.protocol.messages.routers import *
 from topicd.ipc.protocol.messages.schedules import *
+from topicd.ipc.protocol.messages.tiers import *
 from topicd.ipc.protocol.messages.topics import *
 from topicd.ipc.protocol.messages.watching import *

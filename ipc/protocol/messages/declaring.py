@@ -29,6 +29,8 @@ class Op(IntEnum):
     DELETE_TOPIC = 0x14
     FORGIVE_GAP = 0x15
     SYNC_TOPIC = 0x16
+    TIER_STATE = 0x17
+    TIER_NOW = 0x18
     APPEND = wire.OP_APPEND
     FETCH = wire.OP_FETCH
     DELETE_RECORDS = 0x22

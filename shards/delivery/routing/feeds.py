@@ -14,6 +14,7 @@ from topicd.errors import TopicdError, TopicNotFound, from_wire
 from topicd.ipc.protocol.codec import Fetched
 from topicd.ipc.protocol.messages import SourceHead, Subscribe, SubscribedTopic
 from topicd.limits import MIB, ROUTED_RECORDS
+from topicd.shards.delivery.reading.elsewhere import NotNow, StillComing
 from topicd.shards.delivery.reading.filters import ReadFilter
 from topicd.shards.delivery.reading.reading import Reader
 from topicd.shards.delivery.relay import Followed, Listener, Relay
@@ -72,6 +73,7 @@ class LocalFeed(Feed):
         self._catalog = catalog
         self._reader = reader
         self._filter = ReadFilter(one.filter)
+        self._on_news = on_news
         self._told = Told(on_news, on_news)
         self._topic: Topic | None = None
 
@@ -93,7 +95,11 @@ class LocalFeed(Feed):
         self.head = topic.seqs.visible
         if position >= self.head:
             return None
-        answer = self._reader.fetch(topic, position, ROUTED_RECORDS, _READ_BYTES, self._filter)
+        try:
+            answer = self._reader.fetch(topic, position, ROUTED_RECORDS, _READ_BYTES, self._filter)
+        except (StillComing, NotNow) as not_yet:
+            not_yet.then(self._on_news)
+            return None
         parts = answer.parts
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         stone = answer.tombstone

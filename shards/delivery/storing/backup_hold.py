@@ -26,6 +26,7 @@ from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.storing.snapshots import Snapshots
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.writing.direct import DirectWrites
 from topicd.shards.delivery.writing.outlet import Outlet
 
@@ -49,6 +50,7 @@ class BackupHold:
         rounds: Rounds,
         snapshots: Snapshots,
         files: ChannelFiles,
+        tiering: Tiering,
     ) -> None:
         self._place = place
         self._loop = loop
@@ -58,6 +60,7 @@ class BackupHold:
         self._rounds = rounds
         self._snapshots = snapshots
         self._files = files
+        self._tiering = tiering
         self._owner = ""  # whose hold it is; empty: nobody's
         self._ready = False  # everything is as a backup needs it
         self._lease: asyncio.TimerHandle | None = None
@@ -104,6 +107,7 @@ class BackupHold:
         try:
             await self._direct_writes_are_stored(owner)
             await self._rounds.settle()
+            await self._tiering.settle()
             await self._snapshots.take_two()
             if self._snapshots.failing:
                 raise StorageFailed("no snapshot can be stored, so there can be no backup")

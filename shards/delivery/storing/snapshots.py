@@ -18,6 +18,7 @@ from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.removing.reclaim import Reclaimer
 from topicd.shards.delivery.slices import in_slices, spread
 from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.storing.topic_state import entry_of
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
@@ -43,6 +44,7 @@ class Snapshots:
         direct: DirectWrites,
         wal_sync: WalSync,
         reclaimer: Reclaimer,
+        tiering: Tiering,
     ) -> None:
         self._place = place
         self._loop = loop
@@ -53,6 +55,7 @@ class Snapshots:
         self._direct = direct
         self._wal_sync = wal_sync
         self._reclaimer = reclaimer
+        self._tiering = tiering
         self._store = SnapshotStore(place.fs, place.data.snapshots(place.index), place.run)
         self._marks: list[list[int]] = []  # ring positions that the newest two snapshots cover
         self._stored = [0] * len(outlets)  # ring positions below which everything is in segments
@@ -76,7 +79,7 @@ class Snapshots:
     def due(self) -> bool:
         if self.round is not None or self._backlog.held:
             return False
-        if len(self._marks) < 2 or self._reclaimer.urgent:
+        if len(self._marks) < 2 or self._reclaimer.urgent or self._tiering.eager:
             return True
         # Two of them cover what is stored, or the WAL cannot forget it: also a quiet shard goes on until then.
         behind = self._backlog.metadata_changed or self._stored != self._marks[0]
@@ -114,6 +117,7 @@ class Snapshots:
         self._direct.stored_bytes = 0
         self._taken_at = place.clock.monotonic()
         await spread(self._reclaimer.plan())
+        await spread(self._tiering.plan())
         body = self._head()
         topics: list[bytes] = []
         await spread(self._add_topics(topics))
@@ -129,6 +133,7 @@ class Snapshots:
             self._marks = [*self._marks[-1:], marks]
             self.publish_absorbed()
             await self._reclaimer.run()
+            self._tiering.run()
         except (OSError, TopicdError) as exc:
             self.failures += 1
             self._backlog.metadata_changed = True

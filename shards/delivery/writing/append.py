@@ -73,10 +73,16 @@ class Appender:
         log.place_gathered = self.close_entry
 
     def append(
-        self, replier: Replier, request_id: int, flags: int, body: memoryview, asked: Asked | None = None
+        self,
+        replier: Replier,
+        request_id: int,
+        flags: int,
+        body: memoryview,
+        asked: Asked | None = None,
+        keeps: str = "",
     ) -> None:
         """Take one APPEND body. Raises what refuses it; otherwise the replier is told later. asked: options of its
-        jobs, if they do not stand in it."""
+        jobs, if they do not stand in it. keeps: which of topicd's own topics the replier writes."""
         if len(body) < APPEND.size:
             raise InvalidRequest(f"append has {len(body)} bytes of body, the fixed fields alone are {APPEND.size}")
         topic_id, producer_id, batch_no, count = APPEND.unpack_from(body)
@@ -89,8 +95,9 @@ class Appender:
             if flags & FLAG_COPY:
                 raise InvalidRequest("a copy has a number and no idempotency key")
             key, at = _cut_key(body, at)
-        if topic.policy.own or is_routed(producer_id):
-            raise Forbidden(f"only topicd itself writes {topic.name if topic.policy.own else 'as a router'}")
+        topic.check_own(keeps)
+        if is_routed(producer_id):
+            raise Forbidden("only topicd itself writes as a router")
         packed: memoryview | None = None
         if flags & FLAG_OPTIONS:
             packed, at = _cut_options(body, at, flags)

@@ -189,14 +189,14 @@ MUTANTS = [
     Mutant(
         "drop: marks before data",
         "shards/storage/segment/drop.py",
-        "((TAGS, IDX), (DATA,), (DEL,))",
-        "((TAGS, IDX), (DEL,), (DATA,))",
+        "((TAGS, IDX), (DATA, PACKED), (DEL,))",
+        "((TAGS, IDX), (DEL,), (DATA, PACKED))",
     ),
     Mutant(
         "drop: data before the seal",
         "shards/storage/segment/drop.py",
-        "((TAGS, IDX), (DATA,), (DEL,))",
-        "((DATA,), (TAGS, IDX), (DEL,))",
+        "((TAGS, IDX), (DATA, PACKED), (DEL,))",
+        "((DATA, PACKED), (TAGS, IDX), (DEL,))",
     ),
     Mutant(
         "delete: rename not synced",

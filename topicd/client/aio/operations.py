@@ -311,6 +311,14 @@ class AsyncOperations:
             after = page.next
         return found
 
+    async def tier_state(self, topic: str) -> dict[str, Any]:
+        """Where the segments of a topic lie: on the fast disk, packed, in the cold directory (docs/tiers.md)."""
+        return await self._caller.ask(requests.tier_state(topic))
+
+    async def tier_now(self, topic: str) -> dict[str, Any]:
+        """The same, and segments that should lie elsewhere begin to move at once."""
+        return await self._caller.ask(requests.tier_now(topic))
+
     async def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
         """Removes records for good: those below before_seq, those whose tag matches, or those that are both."""
         return await self._caller.ask(requests.delete(topic, before_seq, match))

@@ -334,6 +334,14 @@ class Operations:
             yield from page.topics
             after = page.next
 
+    def tier_state(self, topic: str) -> dict[str, Any]:
+        """Where the segments of a topic lie: on the fast disk, packed, in the cold directory (docs/tiers.md)."""
+        return self._caller.ask(requests.tier_state(topic))
+
+    def tier_now(self, topic: str) -> dict[str, Any]:
+        """The same, and segments that should lie elsewhere begin to move at once."""
+        return self._caller.ask(requests.tier_now(topic))
+
     def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
         """Removes records for good: those below before_seq, those whose tag matches, or those that are
         both."""
