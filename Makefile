@@ -119,6 +119,11 @@ bench-deps:
 faults: setup
 	$(BIN)/python -m tests.faults --full $(if $(SEED),--seed $(SEED))
 
+.PHONY: router-faults
+# Every call while routers copy, and while a destination becomes a logged one, crashed and failed.
+router-faults: setup
+	$(BIN)/python -m tests.faults.router_sweep
+
 .PHONY: backup-faults
 # Every call of a backup and of a restore: killed, power lost, failed.
 backup-faults: setup
