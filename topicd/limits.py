@@ -12,6 +12,7 @@ TOPIC_NAME_MAX = 255
 TOPIC_NAME_RULE = "1 to 255 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"
 INTERNAL = "topicd."  # names that begin so are topicd's own
 CHATS = f"{INTERNAL}chat."  # logs of chat stores
+CHAT_KEEPER = "topicd-chat"  # what the process that writes them calls itself
 STAGES = f"{INTERNAL}stage."  # what writers have staged
 COMMITS = f"{INTERNAL}commits."  # what was decided about it
 CHANNELS = f"{INTERNAL}channel."  # the logs of channels: behind it the hash of the handler, a dot, a name of its own

@@ -13,6 +13,7 @@ from topicd.errors import (
     BatchTooLarge,
     Conflict,
     ConnectionLost,
+    Forbidden,
     Incompatible,
     InvalidRequest,
     NotAQueue,
@@ -123,6 +124,8 @@ def of(error: TopicdError, topic: str | None = None) -> Refusal:
         return _throttled(error)
     if isinstance(error, Conflict):
         return _conflict(error, topic)
+    if isinstance(error, Forbidden):
+        return forbidden(error.message, topic)
     if isinstance(error, NotAQueue):
         return Refusal(409, "not_a_queue", error.message, {"topic": detail.get("topic") or topic or ""})
     if isinstance(error, RouterNotFound):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topicd import limits
-from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicNotFound
+from topicd.errors import InvalidRequest, Throttled, TopicNotFound
 from topicd.ipc.protocol.messages import CutTopic, DeleteRecords, FetchFilter, Op, Subscribe, SubscribedTopic
 from topicd.ipc.protocol.wire import FETCH, MessageFlag, unpack_map
 from topicd.model import GapReason, Tombstone
@@ -85,8 +85,7 @@ def delete_records(call: Call, want: DeleteRecords) -> None:
     topic = call.shard.catalog.get(want.topic)
     if want.before_seq is None and want.match is None:
         raise InvalidRequest("a delete needs before_seq or match or both")
-    if topic.policy.own:
-        raise Forbidden(f"only topicd itself changes {topic.name}", topic=topic.name)
+    topic.check_own(call.connection.keeps)
     call.shard.deletion.delete(topic, want.before_seq, want.match, call.done)
 
 
@@ -96,6 +95,7 @@ def cut_topic(call: Call, want: CutTopic) -> None:
     topic = shard.catalog.get(want.topic)
     if (want.after_seq is None) == (want.after_ts is None):
         raise InvalidRequest("a cut needs either after_seq or after_ts")
+    topic.check_own(call.connection.keeps)
     last = want.after_seq if want.after_ts is None else shard.reader.start_at(topic, want.after_ts + 1)
     visible = topic.seqs.visible
     if last is None or last >= visible:

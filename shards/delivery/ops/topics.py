@@ -77,8 +77,14 @@ def configure(call: Call, want: Configure) -> None:
             call.answer({"topic_id": changed.id, "created": created, "config": changed.config.to_fields()})
 
     if topic is not None:
-        _check_own(topic)
-        catalog.configure(topic, fields, done, replace=want.replace)
+        topic.check_own(call.connection.keeps)
+        found, before = topic, topic.next_config or topic.config
+        config = before.replaced(fields) if want.replace else before.updated(fields)
+
+        def go() -> None:
+            catalog.configure(found, fields, done, replace=want.replace)
+
+        call.shard.routing.safety.before_config(topic, config, go, call.refuse)
     elif not catalog.configure_unborn(want.topic, fields, done, replace=want.replace):
         created = True
         catalog.create(want.topic, TopicConfig.from_fields(fields), done)
@@ -103,14 +109,13 @@ def _found_or_creatable(call: Call, want: OpenTopic | Configure) -> Topic | None
         if is_internal(want.topic) and not want.internal:
             message = f"topic name {want.topic!r} is not allowed: {limits.INTERNAL}* are topicd's own"
             raise InvalidRequest(message, topic=want.topic)
+        keeps = call.connection.keeps
+        kept = bool(keeps) and want.topic.startswith(keeps)
+        if want.topic.startswith((limits.CHANNELS, limits.CHATS)) and not kept:
+            raise Forbidden(f"only topicd itself makes {want.topic}", topic=want.topic)
         if want.topic == limits.ROUTERS:
             raise Forbidden(f"topic {want.topic} is made with the first router", topic=want.topic)
     return topic
-
-
-def _check_own(topic: Topic) -> None:
-    if topic.policy.own:
-        raise Forbidden(f"only topicd itself changes {topic.name}", topic=topic.name)
 
 
 @operation(TopicState)
@@ -226,7 +231,7 @@ def delete_topic(call: Call, want: DeleteTopic) -> None:
     topic = catalog.get(want.topic)
     call.shard.retention.expire(topic)
 
-    _check_own(topic)
+    topic.check_own(call.connection.keeps)
 
     def done(removed: list[str], error: TopicdError | None) -> None:
         call.done({"topic_id": topic.id, "routers_removed": removed} if error is None else None, error)

@@ -259,8 +259,8 @@ def abandon_commit(topic: str, producer_id: int, first_no: int, *, take_back: bo
 # ---- the daemon ----
 
 
-def hello(token: str | None) -> Request[Hello]:
-    message = messages.Hello(version=PROTOCOL_VERSION, client=CLIENT_NAME, token=token)
+def hello(token: str | None, client: str = CLIENT_NAME) -> Request[Hello]:
+    message = messages.Hello(version=PROTOCOL_VERSION, client=client, token=token)
     return of_daemon(message, parse_hello)
 
 
