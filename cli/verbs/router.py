@@ -127,6 +127,12 @@ def _row(one: RouterInfo) -> tuple[str, ...]:
     return (one.router, one.source, one.dest, match, _known(one.forwarded_total), _known(one.lag), one.waiting or "")
 
 
+def _kind(one: RouterInfo) -> str:
+    if one.kind == "derived":
+        return "derived: copies are made again after a crash, and not logged"
+    return "not decided yet" if one.kind is None else f"logged: {one.why}"
+
+
 def _known(value: int | None) -> str:
     return "?" if value is None else count(value)
 
@@ -153,6 +159,7 @@ def show(app: App, name: str) -> None:
             ("cursor", str(one.cursor)),
             ("lag", behind),
             ("waiting", one.waiting or "no"),
+            ("destination", _kind(one)),
             ("filter", one.filter[2] if one.filter else "all records"),
             ("sample", f"1/{one.sample}"),
             ("tag", one.set_tag if one.set_tag is not None else "kept" if one.preserve_tag else "dropped"),
