@@ -94,9 +94,14 @@ fmt: setup
 docs: setup
 	$(BIN)/python -m docs.generate
 
+ifeq ($(ONLY),tier)
+bench: setup
+	$(BIN)/python -m benchmarks.tier $(if $(QUICK),--quick)
+else
 bench: setup
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PEERS),--peers $(PEERS)) \
 		--json var/bench/results.json --charts var/bench/charts
+endif
 
 .PHONY: bench-backup
 # A backup of SIZE beside a writer: seconds, room, how long appends wait; DIR=… on another filesystem is copied to.
@@ -113,6 +118,11 @@ bench-deps:
 # Every filesystem call of every mutating operation, crashed and failed.
 faults: setup
 	$(BIN)/python -m tests.faults --full $(if $(SEED),--seed $(SEED))
+
+.PHONY: router-faults
+# Every call while routers copy, and while a destination becomes a logged one, crashed and failed.
+router-faults: setup
+	$(BIN)/python -m tests.faults.router_sweep
 
 .PHONY: backup-faults
 # Every call of a backup and of a restore: killed, power lost, failed.

@@ -39,11 +39,86 @@ def sweep(scene: str, kinds: str) -> list[str]:
     return ["-m", "tests.faults", "--full", "--first", "--workers", "1", "--scene", scene, "--kinds", kinds]
 
 
+def router_sweep(scene: str) -> list[str]:
+    return ["-m", "tests.faults.router_sweep", "--first", scene]
+
+
 def pytest(where: str) -> list[str]:
     return ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", where]
 
 
 MUTANTS = [
+    # ---- routers ----
+    Mutant(
+        "derived: the word that copies are logged stands before them",
+        "shards/delivery/writing/log.py",
+        "        parts.append(control_frame(",
+        "        parts.insert(0, control_frame(",
+        router_sweep("write directly"),
+    ),
+    Mutant(
+        "derived: copies that no segment has are not logged with the first direct write",
+        "shards/delivery/writing/log.py",
+        "            parts += pieces(blob.view(), blob.offsets, self._place.piece_bytes)\n",
+        "            pass\n",
+        router_sweep("write directly"),
+    ),
+    Mutant(
+        "derived: copies that segments have are made once more",
+        "shards/delivery/topic/inflows.py",
+        "        flow.cursor, self.skip = self.mark.cursor, max(0, head - self.mark.seq)\n",
+        "        flow.cursor, self.skip = self.mark.cursor, 0\n",
+        router_sweep("copy"),
+    ),
+    Mutant(
+        "derived: the mark is ahead of the segments",
+        "shards/delivery/topic/inflows.py",
+        " and self._planned.seq <= stored:\n",
+        ":\n",
+        pytest("tests/unit/delivery/topic/test_delivery_inflows.py"),
+    ),
+    Mutant(
+        "derived: a snapshot speaks of copies that no segment has",
+        "shards/delivery/storing/topic_state.py",
+        "        head=seqs.stored if derived else seqs.visible,\n",
+        "        head=seqs.visible,\n",
+        router_sweep("copy"),
+    ),
+    Mutant(
+        "derived: whoever writes while copies are made again gets their seqs",
+        "shards/delivery/writing/append.py",
+        "        if inflows.remaking:\n",
+        "        if False:\n",
+        pytest("tests/unit/delivery/routing/test_delivery_safety.py"),
+    ),
+    Mutant(
+        "derived: a source is deleted from without asking",
+        "shards/delivery/removing/deletion.py",
+        "            *(topic, _DELETED, lambda: self._delete(",
+        "            *(Topic(0, '', topic.config, 0, 0), _DELETED, lambda: self._delete(",
+        router_sweep("delete at the source"),
+    ),
+    Mutant(
+        "derived: what was evicted comes back with the copies that are made again",
+        "shards/delivery/writing/in_flight.py",
+        "        if gone > 0:\n",
+        "        if False:\n",
+        router_sweep("copy to a capped topic"),
+    ),
+    Mutant(
+        "derived: a router is deleted before its copies are logged",
+        "shards/delivery/routing/registry.py",
+        '            await self.settle([known], "its router was deleted")\n',
+        "",
+        router_sweep("delete the router"),
+    ),
+    Mutant(
+        "routers: acknowledged records are freed before they are copied",
+        "shards/delivery/removing/deletion.py",
+        "topic.consumers.acked_by_all, self.copied(topic))\n",
+        "topic.consumers.acked_by_all)\n",
+        pytest("tests/process/test_derived.py"),
+    ),
     # ---- topicd's own topics ----
     Mutant(
         "own topics: anybody writes them",
@@ -260,6 +335,66 @@ MUTANTS = [
         "        need = topic.policy.need\n",
         "        need = Need.PLACED\n",
         sweep("jobs", "crash"),
+    ),
+    Mutant(
+        "jobs: any number passes for that of the lease",
+        "shards/delivery/queues/leases.py",
+        "        return grant.base + seq - grant.first == number if number else grant.node == node\n",
+        "        return True\n",
+        pytest("tests/unit/delivery/queues"),
+    ),
+    Mutant(
+        "jobs: answered before the log has it",
+        "shards/delivery/queues/ending.py",
+        "        if not topic.policy.logged or not topic.live:\n            applied()\n            return\n",
+        "        applied()\n        return\n",
+        pytest("tests/unit/delivery/queues/test_delivery_ending.py"),
+    ),
+    Mutant(
+        "jobs: deleted before the dead letter is there",
+        "shards/delivery/queues/burying.py",
+        "            error = await self._try_often(service, seq)\n",
+        "            service.ending().buried.append(seq)\n            error = await self._try_often(service, seq)\n",
+        pytest("tests/unit/delivery/queues/test_delivery_burying.py"),
+    ),
+    Mutant(
+        "jobs: finished before what it leads to is stored",
+        "topicd/client/blocking/queue.py",
+        "        if then:\n            self._publish_then(job, then)\n"
+        "        ours = not self._ack(leased_rows([job.key])).skipped\n",
+        "        ours = not self._ack(leased_rows([job.key])).skipped\n"
+        "        if then:\n            self._publish_then(job, then)\n",
+        pytest("tests/unit/client/blocking/test_client_queue.py"),
+    ),
+    Mutant(
+        "jobs: of a stream, finished before what it leads to is stored",
+        "topicd/client/blocking/work.py",
+        "        if then:\n            self._queue._publish_then(job, then)\n        if wait:\n"
+        "            ours = self._finish_now(job)\n",
+        "        if wait:\n            ours = self._finish_now(job)\n            if then:\n"
+        "                self._queue._publish_then(job, then)\n",
+        pytest("tests/unit/client/blocking/test_client_queue.py"),
+    ),
+    Mutant(
+        "jobs: lease numbers begin anew with each run",
+        "shards/delivery/queues/leases.py",
+        "        self.next_number = max(self.next_number, self.marked, (run << RUN_SHIFT) + 1)\n",
+        "        self.next_number = max(self.next_number, 1)\n",
+        pytest("tests/unit/delivery/queues/test_delivery_leases.py"),
+    ),
+    Mutant(
+        "jobs: leaving an asyncio loop blocks it",
+        "topicd/client/aio/work.py",
+        "        if is_running(self._loop):\n",
+        "        if False and is_running(self._loop):\n",
+        pytest("tests/unit/client/aio/test_client_aio_queue.py"),
+    ),
+    Mutant(
+        "jobs: who asks does not wait for what a loop left",
+        "topicd/client/aio/caller.py",
+        "        if self._partings:\n            await self._until_parted()\n",
+        "",
+        pytest("tests/unit/client/aio/test_client_aio_queue.py"),
     ),
     Mutant(
         "append: not synced",

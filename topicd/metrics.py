@@ -66,6 +66,7 @@ DELIVERY = {
     "consumer_lag": Metric("consumers_lag_records", "gauge", "records that they have not acknowledged, together"),
     "forwarded": Metric("forwarded_total", "counter", "of these, copies that routers have made"),
     "routers": Metric("routers", "gauge", "routers that lead to its topics"),
+    "routers_derived": Metric("routers_derived", "gauge", "of these, those whose copies are in no log"),
     "routers_waiting": Metric("routers_waiting", "gauge", "of these, those that stand still; router_waiting says why"),
     "router_lag": Metric("routers_lag_records", "gauge", "records that they have not looked at yet, together"),
     "queues": Metric("queues", "gauge", "queues that were used since its start"),

@@ -131,7 +131,7 @@ class Parts:
         own = OwnTopic(ROUTERS, loop, catalog, self.appender, agenda)
         registry = Registry(place, relay, replica, own, self.deletion)
         shop = Workshop(place, loop, agenda, counters, log, catalog, reader, self.appender, relay)
-        self.routing = Routing(place, loop, catalog, relay, replica, registry, shop)
+        self.routing = Routing(place, loop, catalog, relay, replica, registry, shop, log)
         business = pool.business if isinstance(pool, CountedThreads) else lambda: 0.0
         load = self.load = Load(
             *(place, board, loop, agenda.ready, outlets, pressure, business),
@@ -169,6 +169,10 @@ class Parts:
             *(load, place.clock, self.pushing, self.channels.tallies, shop, self.backup_hold, laggards, tiering),
         )
         self._connect()
+        self.rounds.unsafe_copies = self.routing.safety.unsafe_copies
+        self.deletion.before_loss = self.routing.safety.before_loss
+        self.deletion.copied = self.routing.safety.passed_by_all
+        self.routing.free_acked = self.deletion.free_acked
 
     def tell_tally(self) -> None:
         """What this shard holds of what is limited for all."""

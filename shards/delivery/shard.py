@@ -81,6 +81,7 @@ class DeliveryShard:
         await self._either(self._wal_ready, self._stop)
         if self._stop.is_set():
             return
+        self._parts.routing.prepare()
         await self._recover()
         self._parts.tell_tally()
         await self._listen()

@@ -28,9 +28,9 @@ from topicd.errors import FormatError
 from topicd.limits import MAX_U64
 from topicd.paths import DataDir
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 _UNCHECKED = (1, 2, 3)  # without a checksum; 1 also without direct frames in the log, 2 without commit frames
-_OLDER = (*_UNCHECKED, 4)  # 4: without packed and cold segments
+_OLDER = (*_UNCHECKED, 4, 5)  # 4: without packed and cold segments, 5: without copies of routers that no log has
 _FORMAT_MAX = 64 * 1024
 _POLL_S = 0.05
 

@@ -56,6 +56,7 @@ class Op(IntEnum):
     ROUTER_DELETE = 0x49
     ROUTERS_OF = 0x4A
     SOURCE_HEAD = 0x4B
+    ROUTERS_LOG = 0x4C
     ROUTER_PROGRESS = 0x4D
     ROUTERS_APPLY = 0x4E
     ROUTERS_FORGET = 0x4F
@@ -91,6 +92,7 @@ class Op(IntEnum):
     CHANNEL_CLEAR = 0x6D
     CHANNEL_LIST = 0x6E
     CHANNEL_SLOTS = 0x6F
+    ROUTERS_PASSED = 0x70
     DEBUG = wire.OP_DEBUG
     PUSH = wire.OP_PUSH
     NOTICE = wire.OP_NOTICE

@@ -78,7 +78,13 @@ def configure(call: Call, want: Configure) -> None:
 
     if topic is not None:
         topic.check_own(call.connection.keeps)
-        catalog.configure(topic, fields, done, replace=want.replace)
+        found, before = topic, topic.next_config or topic.config
+        config = before.replaced(fields) if want.replace else before.updated(fields)
+
+        def go() -> None:
+            catalog.configure(found, fields, done, replace=want.replace)
+
+        call.shard.routing.safety.before_config(topic, config, go, call.refuse)
     elif not catalog.configure_unborn(want.topic, fields, done, replace=want.replace):
         created = True
         catalog.create(want.topic, TopicConfig.from_fields(fields), done)

@@ -379,6 +379,7 @@ class Recovery:
             floors.advance(seqs.head + 1)
             return
         self._holes.judge(topic, self._appends.holes.pop(topic.id, []), self._appends.claims.get(topic.id))
+        topic.inflows.resume(seqs.head, seqs.last_ts)
         self._settle(topic)
         self._retention.enforce(topic)
         self._deletion.free_acked(topic)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any
 
@@ -91,6 +91,8 @@ class Rounds:
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Future[None] | None = None
         self._opened = False
+        # Of these topics, by id those whose copies must wait: their sources are not durable so far. Set by the routers.
+        self.unsafe_copies: Callable[[list[Topic]], Awaitable[set[int]]] = _none
         self.done = 0
         self.failed = 0
         backlog.on_work = self._arm
@@ -219,6 +221,9 @@ class Rounds:
         try:
             if work.holds_log:
                 await self._wal_sync.wait()
+            copied = [topic for topic in work.topics if topic.inflows.derived is not None]
+            if copied:
+                work.leave_out(await self.unsafe_copies(copied))
             results = await self._loop.run_in_executor(self._pool, work.store, self._place.fs)
             self._apply.settle_direct(work, results)
             if work.direct:
@@ -279,6 +284,7 @@ class Rounds:
         if full and waiting is not None:
             topics = {topic.id: topic for topic in _taken(waiting.topics)} | topics
         for topic in topics.values():
+            topic.inflows.plan(topic.seqs.visible)
             direct = self._direct.storable(topic)
             work.add(topic, place.topic_dir(topic.id), direct, place.settings, now, backlog.unsure_marks)
         if not full or waiting is None or waiting.topics:
@@ -322,6 +328,10 @@ class Rounds:
                 self._pool.submit(self._reclaimer.remove_topic, topic_id)
             else:
                 self._reclaimer.remove_topic(topic_id)
+
+
+async def _none(topics: list[Topic]) -> set[int]:
+    return set()
 
 
 def _taken(waiting: list[Topic]) -> list[Topic]:

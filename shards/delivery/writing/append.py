@@ -8,11 +8,10 @@ little more than one with a few large ones.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from functools import partial
 
-from topicd.errors import Forbidden, InvalidRequest, TopicdError, TopicNotFound
-from topicd.frames import codec_error, core, producer_frame
+from topicd.errors import Forbidden, InvalidRequest, NotReady, TopicdError, TopicNotFound
+from topicd.frames import codec_error, core, producer_frame, ts_at
 from topicd.ipc.protocol.wire import (
     APPEND,
     FLAG_CONFLICT,
@@ -34,7 +33,8 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.admission import WriteAdmission
 from topicd.shards.delivery.writing.copy_ranges import CopiedRanges, RangeFinder
 from topicd.shards.delivery.writing.durability import Need
-from topicd.shards.delivery.writing.in_flight import AppendEntry, Commits
+from topicd.shards.delivery.writing.entry import pieces
+from topicd.shards.delivery.writing.in_flight import AppendEntry, Commits, DerivedEntry
 from topicd.shards.delivery.writing.log import Log
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.reservation import reserve_seqs
@@ -123,6 +123,7 @@ class Appender:
                 if holder > 0 and not asked.rescheduled:
                     self._answer_again(topic, Waiter(replier, request_id, flags | FLAG_CONFLICT, holder, 0))
                 return
+        self._take_over(topic)
         direct = bool(producer_id and not key and asked is None) and self._direct.takes(
             topic, size, count, copied=copied is not None
         )
@@ -153,7 +154,10 @@ class Appender:
         what refuses them; otherwise the replier is told later."""
         topic.inflows.begin(router_id, cursor, count)
         try:
-            self._append_own(replier, topic, frames, count, ROUTED + router_id, cursor, copied=True)
+            if topic.inflows.derived == router_id:
+                self._derive(replier, topic, router_id, cursor, frames, count)
+            else:
+                self._append_own(replier, topic, frames, count, ROUTED + router_id, cursor, copied=True)
         except TopicdError:
             topic.inflows.failed(ROUTED + router_id)
             raise
@@ -165,7 +169,38 @@ class Appender:
             _, first_seq, records = topic.producers.lookup(once, 1)
             self._answer_again(topic, Waiter(replier, 0, int(FLAG_DEDUPED), first_seq, records))
             return
+        self._take_over(topic)
         self._append_own(replier, topic, frames, count, once, 1 if once else 0, copied=False)
+
+    def _derive(
+        self, replier: Replier, topic: Topic, router_id: int, cursor: int, frames: bytearray, count: int
+    ) -> None:
+        """Copies that no log has: visible at once, for their records are as durable as this topic promises."""
+        refusal = self._admission.refusal(topic, len(frames), count)
+        if refusal is not None:
+            raise refusal
+        seqs = topic.seqs
+        try:
+            packed = core.stamp_copies(frames, 0, len(frames), topic.id, seqs.head + 1, seqs.last_ts)
+        except ValueError as exc:
+            raise codec_error(exc) from None
+        offsets = array("I", packed)
+        entry = DerivedEntry(self._commits, topic, Need.PLACED, ts_at(frames, offsets[-1]))
+        entry.frames = frames
+        self._note_batch(entry, packed, 0, count)
+        entry.producers.append((ROUTED + router_id, cursor))
+        entry.waiters.append(Waiter(replier, 0, 0, entry.first_seq, count))
+        entry.answer()
+        entry.committed()
+
+    def _take_over(self, topic: Topic) -> None:
+        """Somebody else than the one router writes to it."""
+        inflows = topic.inflows
+        if inflows.derived is None:
+            return
+        if inflows.remaking:
+            raise NotReady(f"the copies in topic {topic.name} are being made again", retry_after_ms=20)
+        self._log.log_copies(topic, "others write to it")
 
     def _append_own(
         self,
@@ -207,7 +242,9 @@ class Appender:
         topic = self._topics.get(topic_id)
         if topic is None or not topic.live or topic.policy.capped or not 0 < producer_id < ROUTED or count != 1:
             return 0, 0
-        if topic.policy.own or topic.policy.schema is not None or not topic.producers.is_next(producer_id, batch_no):
+        if topic.policy.own or topic.policy.schema is not None or topic.inflows.derived is not None:
+            return 0, 0
+        if not topic.producers.is_next(producer_id, batch_no):
             return 0, 0
         if self._admission.refusal(topic, end - start, 1) is not None:
             return 0, 0
@@ -339,20 +376,6 @@ class Appender:
             entry.waiters.append(waiter)
         else:
             waiter.replier.deduped(waiter, topic.seqs.visible)
-
-
-def pieces(frames: bytearray, offsets: Sequence[int], piece: int) -> list[memoryview]:
-    """The frames cut at frame boundaries into parts of at most `piece` bytes (a frame is always smaller)."""
-    view = memoryview(frames)
-    if len(frames) <= piece:
-        return [view]
-    found, start = [], 0
-    for end, following in zip(offsets[1:], [*offsets[2:], len(frames)], strict=True) if len(offsets) > 1 else ():
-        if following - start > piece:
-            found.append(view[start:end])
-            start = end
-    found.append(view[start:])
-    return found
 
 
 def _conflict(

@@ -26,7 +26,7 @@ _FULL = 0.9  # of the ring
 ENTRIES_MAX = 10_000  # under way to one WAL shard before clients may change nothing more but append
 
 
-class _Again(Entry):
+class Again(Entry):
     """What readers may have seen and the disk did not keep, on its way once more."""
 
     __slots__ = ()
@@ -316,7 +316,7 @@ class Outlet:
         lost = [*self._synced_queue, *self._written_queue, *(w.entry for w in self._backlog)]
         unreleased = {id(entry) for entry in self._written_queue}
         seen = [(end, parts) for end, parts in self._visible if end > position]
-        waiting = [waiting.parts for waiting in self._backlog if isinstance(waiting.entry, _Again)]
+        waiting = [waiting.parts for waiting in self._backlog if isinstance(waiting.entry, Again)]
         ends = {entry.ring_end for entry in self._written_queue if id(entry) in unreleased}
         self._synced_queue.clear()
         self._written_queue.clear()
@@ -333,5 +333,5 @@ class Outlet:
         resync = control_frame(FrameType.RESYNC, 0, 0, 0, {"epoch": epoch})
         self.submit([resync], len(resync), Entry(Need.PLACED))
         for parts in [*(parts for end, parts in seen if end not in ends), *waiting]:
-            self.submit(parts, sum(len(part) for part in parts), _Again(Need.PLACED))
+            self.submit(parts, sum(len(part) for part in parts), Again(Need.PLACED))
         self.flush()
