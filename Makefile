@@ -94,9 +94,14 @@ fmt: setup
 docs: setup
 	$(BIN)/python -m docs.generate
 
+ifeq ($(ONLY),tier)
+bench: setup
+	$(BIN)/python -m benchmarks.tier $(if $(QUICK),--quick)
+else
 bench: setup
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PEERS),--peers $(PEERS)) \
 		--json var/bench/results.json --charts var/bench/charts
+endif
 
 .PHONY: bench-backup
 # A backup of SIZE beside a writer: seconds, room, how long appends wait; DIR=… on another filesystem is copied to.

@@ -330,6 +330,66 @@ MUTANTS = [
         sweep("jobs", "crash"),
     ),
     Mutant(
+        "jobs: any number passes for that of the lease",
+        "shards/delivery/queues/leases.py",
+        "        return grant.base + seq - grant.first == number if number else grant.node == node\n",
+        "        return True\n",
+        pytest("tests/unit/delivery/queues"),
+    ),
+    Mutant(
+        "jobs: answered before the log has it",
+        "shards/delivery/queues/ending.py",
+        "        if not topic.policy.logged or not topic.live:\n            applied()\n            return\n",
+        "        applied()\n        return\n",
+        pytest("tests/unit/delivery/queues/test_delivery_ending.py"),
+    ),
+    Mutant(
+        "jobs: deleted before the dead letter is there",
+        "shards/delivery/queues/burying.py",
+        "            error = await self._try_often(service, seq)\n",
+        "            service.ending().buried.append(seq)\n            error = await self._try_often(service, seq)\n",
+        pytest("tests/unit/delivery/queues/test_delivery_burying.py"),
+    ),
+    Mutant(
+        "jobs: finished before what it leads to is stored",
+        "topicd/client/blocking/queue.py",
+        "        if then:\n            self._publish_then(job, then)\n"
+        "        ours = not self._ack(leased_rows([job.key])).skipped\n",
+        "        ours = not self._ack(leased_rows([job.key])).skipped\n"
+        "        if then:\n            self._publish_then(job, then)\n",
+        pytest("tests/unit/client/blocking/test_client_queue.py"),
+    ),
+    Mutant(
+        "jobs: of a stream, finished before what it leads to is stored",
+        "topicd/client/blocking/work.py",
+        "        if then:\n            self._queue._publish_then(job, then)\n        if wait:\n"
+        "            ours = self._finish_now(job)\n",
+        "        if wait:\n            ours = self._finish_now(job)\n            if then:\n"
+        "                self._queue._publish_then(job, then)\n",
+        pytest("tests/unit/client/blocking/test_client_queue.py"),
+    ),
+    Mutant(
+        "jobs: lease numbers begin anew with each run",
+        "shards/delivery/queues/leases.py",
+        "        self.next_number = max(self.next_number, self.marked, (run << RUN_SHIFT) + 1)\n",
+        "        self.next_number = max(self.next_number, 1)\n",
+        pytest("tests/unit/delivery/queues/test_delivery_leases.py"),
+    ),
+    Mutant(
+        "jobs: leaving an asyncio loop blocks it",
+        "topicd/client/aio/work.py",
+        "        if is_running(self._loop):\n",
+        "        if False and is_running(self._loop):\n",
+        pytest("tests/unit/client/aio/test_client_aio_queue.py"),
+    ),
+    Mutant(
+        "jobs: who asks does not wait for what a loop left",
+        "topicd/client/aio/caller.py",
+        "        if self._partings:\n            await self._until_parted()\n",
+        "",
+        pytest("tests/unit/client/aio/test_client_aio_queue.py"),
+    ),
+    Mutant(
         "append: not synced",
         "shards/wal/log.py",
         "            self._require_active().file.sync_data()\n",

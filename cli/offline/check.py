@@ -20,14 +20,14 @@ from topicd.cli.offline.segment_check import (
     check_record,
     check_segment,
 )
-from topicd.disk import envelope, identity
+from topicd.disk import cold, envelope, identity
 from topicd.disk.fs import TMP_SUFFIX, Fs
 from topicd.errors import FormatError, TopicdError
 from topicd.frames import FrameType
 from topicd.shards.storage import snapshot
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import places
-from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.names import DATA, PACKED
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord
 from topicd.shards.storage.topic_entry import dead_on_record
 from topicd.shards.storage.topic_label import read_label
@@ -94,7 +94,7 @@ def work_bytes(offline: Offline) -> int:
 def _data_files(fs: Fs, ids: list[int], data: paths.DataDir) -> Iterator[Path]:
     for topic_id in ids:
         for listed in places.list_files(fs, data.topic(topic_id)):
-            if listed.part == DATA and not listed.unfinished:
+            if listed.part in (DATA, PACKED) and not listed.unfinished:
                 yield listed.path
 
 
@@ -297,6 +297,7 @@ def _check_neighbours(checked: Checked, topic_id: int, directory: Path, reports:
 def _check_names(offline: Offline, checked: Checked) -> None:
     """Files that are not ours, and what crashes left."""
     fs, data = offline.fs, offline.data
+    _check_cold(offline, checked)
     for path in _strangers(offline):
         checked.findings.append(Finding(UNKNOWN, path, "topicd did not make this"))
     for name in fs.listdir(data.topics):
@@ -306,11 +307,37 @@ def _check_names(offline: Offline, checked: Checked) -> None:
             checked.findings.append(Finding(NOTE, data.topics / name, what))
 
 
+def _check_cold(offline: Offline, checked: Checked) -> None:
+    """Files in the cold directory that no segment here speaks of: nobody removes them."""
+    fs, data = offline.fs, offline.data
+    try:
+        found = cold.recorded(fs, data)
+        if found is None:
+            return
+        found.check(fs)
+        names = sorted(fs.listdir(found.topics))
+    except FormatError as exc:
+        checked.findings.append(Finding(DAMAGE, data.cold, exc.message))
+        return
+    except OSError as exc:
+        checked.findings.append(Finding(NOTE, data.cold, f"the cold directory is not there: {exc}"))
+        return
+    for name in names:
+        parsed = paths.parse_topic_dir(name)
+        here = places.list_segments(fs, data.topics / name) if parsed is not None else {}
+        for listed in places.list_files(fs, found.topics / name):
+            if listed.first_seq not in here and not fs.exists(data.topics / f"{name}.deleted"):
+                checked.findings.append(Finding(UNKNOWN, listed.path, "no segment of the data directory speaks of it"))
+
+
+_IN_META = {paths.DataDir(Path()).identity.name, paths.DataDir(Path()).cold.name}
+
+
 def _strangers(offline: Offline) -> Iterator[Path]:
     fs, data = offline.fs, offline.data
     tests: list[tuple[Path, Callable[[str], bool]]] = [
         (data.root, lambda name: name in _IN_ROOT),
-        (data.meta, lambda name: name == data.identity.name or paths.parse_shard_dir(name) is not None),
+        (data.meta, lambda name: name in _IN_META or paths.parse_shard_dir(name) is not None),
         (data.wal, lambda name: paths.parse_shard_dir(name) is not None),
         (data.topics, lambda name: paths.parse_topic_dir(name) is not None),
     ]

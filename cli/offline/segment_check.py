@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from topicd.disk.cold import ColdMissing
 from topicd.disk.fs import Fs, is_directory
 from topicd.disk.loading import Content
 from topicd.errors import FormatError, StorageCorrupt
@@ -25,8 +26,9 @@ from topicd.shards.storage.segment.index import (
     tiled_entries,
 )
 from topicd.shards.storage.segment.misplaced import Owner, stranger
-from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
+from topicd.shards.storage.segment.names import COLD, DATA, DEL, IDX, PACKED, TAGS, topic_id_of
 from topicd.shards.storage.segment.places import SegmentPlace, resolve
+from topicd.shards.storage.segment.pointer import load_pointer
 from topicd.shards.storage.segment.reindex import Rebuilt, reindex
 from topicd.shards.storage.segment.seal import segment_end
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord, missing_marks, unknown_marks
@@ -111,24 +113,30 @@ def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], followin
     parts = report.parts
     if DEL in parts:
         _check_marks(fs, report)
-    if DATA not in parts:
+    if not parts & {DATA, PACKED, COLD}:
         _without_data(fs, report)
         return report
     index = report.place.read_index(fs)
-    view = _check_sectors(fs, report, DATA).view
+    found = _check_sectors(fs, report, DATA) if DATA in parts else _elsewhere(fs, report)
+    if found is None:
+        return report
+    view = found.view
     for part in sorted(parts & {IDX, TAGS}):
         _check_sectors(fs, report, part)
     report.data_bytes = len(view)
     report.seal = _read_seal(fs, report) if TAGS in parts else None
     if report.foreign:
         return report
-    report.owner = stranger(fs, topic_dir, first, parts, report.seal, following or MAX_SEQ)
+    if DATA in parts:
+        report.owner = stranger(fs, topic_dir, first, parts, report.seal, following or MAX_SEQ)
     if report.owner is not None:
         report.count = report.seal.count if report.seal else tiled_entries(index)
         report.note(DAMAGE, DATA, f"holds {report.owner}", first, max(report.last_seq, first))
         return report
     if report.seal is not None:
         _check_sealed(fs, report, report.seal, index, view)
+        if DATA not in parts:
+            report.unreadable = []  # a block that is damaged has no bytes that could be kept aside
     else:
         _check_unsealed(report, index, view, following)
     report.deleted = report.marks.count_within(first, report.last_seq) + sum(
@@ -278,6 +286,29 @@ def _check_marks(fs: Fs, report: SegmentReport) -> None:
         report.bad_marks = True
     if marks.end != marks.size:
         report.note(NOTE, DEL, f"{marks.size - marks.end} bytes of a torn mark; the next start cuts them")
+
+
+def _elsewhere(fs: Fs, report: SegmentReport) -> Content | None:
+    """Frames that are packed or in the cold directory. None: there is nothing to be checked, or it cannot be."""
+    part = PACKED if PACKED in report.parts else COLD
+    try:
+        if part == COLD and load_pointer(fs, report.file(COLD)).dropped:
+            report.note(NOTE, COLD, "is being removed; the daemon finishes it when the cold directory is there")
+            return None
+        content = report.place.load(fs, DATA)
+    except (OSError, FormatError) as error:
+        report.seal = _read_seal(fs, report) if TAGS in report.parts else None
+        report.sealed, report.count = True, report.seal.count if report.seal else 0
+        if isinstance(error, ColdMissing):
+            severity, what = NOTE, f"not checked: {error.filename} {error.strerror}"
+        else:
+            why = error.message if isinstance(error, FormatError) else str(error.strerror)
+            severity, what = DAMAGE, f"its frames cannot be read: {why}"
+        report.note(severity, part, what, report.first_seq, report.last_seq)
+        return None
+    for bad in content.bad:
+        report.note(DAMAGE, part, str(bad))
+    return content
 
 
 def _without_data(fs: Fs, report: SegmentReport) -> None:

@@ -99,10 +99,10 @@ def create(
             set_tag=set_tag,
             set_node=set_node,
         )
-    if app.json:
-        app.out.document({"created": made.created, **asdict(made.router)})
-    else:
-        app.out.text(f"router {name} {'created' if made.created else 'is there'}: {source} -> {dest}")
+    app.out.either(
+        {"created": made.created, **asdict(made.router)},
+        f"router {name} {'created' if made.created else 'is there'}: {source} -> {dest}",
+    )
 
 
 @router.verb("list", examples="topicctl router list\ntopicctl router list --from orders --json")
@@ -178,10 +178,7 @@ def delete(app: App, name: str) -> None:
     with app.connect() as client, _known_router(client, name):
         if not client.routers.delete(name):
             raise RouterNotFound(f"no router named {name!r}", router=name)
-    if app.json:
-        app.out.document({"router": name, "deleted": True})
-    else:
-        app.out.text(f"router {name} deleted")
+    app.out.either({"router": name, "deleted": True}, f"router {name} deleted")
 
 
 @router.verb("graph", examples="topicctl router graph\ntopicctl router graph --dot | dot -Tsvg > routers.svg")

@@ -228,6 +228,44 @@ def test_a_cold_directory_is_not_taken_twice_and_a_wrong_one_is_refused(daemon: 
 
 
 @pytest.mark.fault("TIR-08")
+def test_fsck_verify_and_backups_see_all_tiers(daemon: Daemon) -> None:
+    client = daemon.client()
+    fill(client, "logs", 1, 600)
+    settled(client, "logs", cold_packed=4)
+    run_ctl(daemon, "backup", "create", str(daemon.root / "backups"))
+    daemon.stop()
+    data = ("--data-dir", str(daemon.data.root))
+    found = json.loads(run_ctl(daemon, "fsck", *data, "--json").stdout)
+    assert found["damaged"] is False and found["segments"] >= 6
+    assert [one for one in found["findings"] if one["severity"] == "unknown"] == []
+    dumped = run_ctl(daemon, "segment", "dump", "logs", *data, "--json").stdout.splitlines()
+    assert [json.loads(line)["seq"] for line in dumped] == list(range(1, 601))
+    # A backup is whole without the cold directory.
+    restored = daemon.root / "restored"
+    run_ctl(daemon, "backup", "restore", str(daemon.root / "backups"), str(restored))
+    with Daemon(daemon.root / "second", **SETTINGS) as second:
+        second.stop()
+        shutil.rmtree(second.data.root)
+        shutil.move(restored, second.data.root)
+        second.start().wait_ready()
+        assert read_all(second.client(), "logs") == list(range(1, 601))
+    # A bit in the cold directory: named by all of them.
+    path = cold_files(daemon)[1]
+    raw = bytearray(path.read_bytes())
+    raw[-40] ^= 1
+    path.write_bytes(raw)
+    found = json.loads(run_ctl(daemon, "fsck", *data, "--json", code=1).stdout)
+    named = [one for one in found["findings"] if one["severity"] == "damage" and one["first_seq"]]
+    assert named and all(101 <= one["first_seq"] <= one["last_seq"] <= 200 for one in named)
+    assert "damage" in run_ctl(daemon, "segment", "verify", "logs", *data, "--json", code=1).stdout
+    daemon.start().wait_ready()
+    client = daemon.client(timeout=2)
+    assert client.fetch("logs", 0, limit=100).records[-1].seq == 100
+    with pytest.raises(TopicdError, match=r"cannot be read|checksum"):
+        client.fetch("logs", 150, limit=10)
+    assert client.fetch("logs", 200, limit=1).records[0].seq == 201
+
+
 def test_kills_while_segments_move_lose_nothing(daemon: Daemon) -> None:
     client, total = daemon.client(), 0
     for _ in range(4):

@@ -91,8 +91,11 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.bench": ("topicd.client", "topicd.aio", *VOCABULARY),
     "topicd.spark": ("topicd.client", *VOCABULARY),
     # Jobs over topics as a client; their archives are made durable by disk, fsck is the offline check on executors, and
-    # what spark-submit starts is the command line.
-    "topicd.spark.pipelines": ("topicd.client", "topicd.spark", "topicd.cli", *STORAGE, *DISK, *VOCABULARY),
+    # what spark-submit starts is the command line. A chat log is applied by the code of the store itself.
+    "topicd.spark.pipelines": (
+        *("topicd.client", "topicd.spark", "topicd.cli", "topicd.shards.chat"),
+        *(*STORAGE, *DISK, *VOCABULARY),
+    ),
     "topicd.cli": ("topicd.client", *VOCABULARY),
     "topicd.cli.show": ("topicd.client", *VOCABULARY),
     # Questions to a daemon, or jobs for it.

@@ -139,7 +139,7 @@ class Ending(Gathered):
         if self.done:
             body["done"] = flat_ranges(self.done)
             if topic.config.keep_done_ms:
-                body["keep"] = True
+                body["keep"] = endings.jobs.ran(self.done)  # sorted by now
         if self.buried:
             body["buried"] = flat_ranges(self.buried)
         if self.back:

@@ -14,6 +14,18 @@ class Past(NamedTuple):
     reason: str  # of the last that gave one
 
 
+class Kept(NamedTuple):
+    """Neighbouring jobs that are done and readable yet, and what is the same of all of them."""
+
+    at: int  # when they were done
+    first: int
+    last: int
+    started: int = 0  # when they were handed out for the last time; 0: not known
+    deliveries: int = 1
+    group: str = ""
+    reason: str = ""  # of the last delivery that failed
+
+
 class Stop(NamedTuple):
     """Why nothing is handed out, or taken in."""
 

@@ -102,7 +102,7 @@ def extend(service: QueueService, want: Extend, done: Done) -> None:
         grant = jobs.leases.get(seq)
         assert grant is not None
         number = grant.number(seq)
-        jobs.leases.give(seq, seq, number, deadline, grant.node, grant.holder)
+        jobs.leases.give(seq, seq, number, deadline, grant.node, grant.holder).since = grant.since
         rows.append([seq, seq, number, deadline, grant.node])
     service.arm(now)
     body = {

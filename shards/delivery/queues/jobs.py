@@ -6,14 +6,13 @@ Not in the log, and gone with the process: leases, unless the queue is configure
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from topicd.frames import FrameType
 from topicd.model import TopicConfig
 from topicd.shards.delivery.queues.crons import Cron
-from topicd.shards.delivery.queues.facts import Past, Stop, Totals
+from topicd.shards.delivery.queues.facts import Kept, Past, Stop, Totals
 from topicd.shards.delivery.queues.options import Options
 from topicd.shards.delivery.queues.states import JobStates
 from topicd.shards.delivery.queues.uniques import Held
@@ -122,9 +121,9 @@ class Jobs(JobStates):
         for i in range(0, len(done), 2):
             first, last = int(done[i]), int(done[i + 1])
             self._ended(first, last)
-            if body.get("keep"):
-                self.kept.append((at, first, last))
-                self.kept_seqs.add(first, last)
+        keep = body.get("keep")
+        for row in _pairs(done) if keep is True else keep or ():  # True: as it was before more was told of them
+            self.keep(Kept(at, *row))
 
     def _replay_buried(self, body: dict[str, Any]) -> None:
         """In the dead letters."""
@@ -134,8 +133,7 @@ class Jobs(JobStates):
     def _replay_gone(self, body: dict[str, Any]) -> None:
         """Done and kept long enough."""
         gone = Ranges((int(first), int(last)) for first, last in _pairs(body["gone"]))
-        kept = [(at, a, b) for at, first, last in self.kept for a, b in gone.missing(first, last)]
-        self.kept, self.kept_seqs = deque(kept), Ranges((a, b) for _, a, b in kept)
+        self.drop_kept(gone)
 
     def _replay_back(self, body: dict[str, Any]) -> None:
         """Given back, with what is to be known of it."""
@@ -244,8 +242,7 @@ class Jobs(JobStates):
         for seq, ready_at in body["delayed"]:
             self._delay(seq, ready_at)
         self.dying = set(body["dying"])
-        self.kept = deque((row[0], row[1], row[2]) for row in body["kept"])
-        self.kept_seqs = Ranges((first, last) for _, first, last in self.kept)
+        self.set_kept([Kept(*row) for row in body["kept"]])
         self.keys.restore(body["unique"])
         self.leases.marked = int(body["mark"])
         for first, last, base, deadline, node in body["leases"]:

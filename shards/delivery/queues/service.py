@@ -153,10 +153,10 @@ class QueueService(Follower):
     def _drop_kept(self, now: int) -> None:
         """Done, and readable long enough."""
         keep, gone = self.topic.config.keep_done_ms, []
-        for at, first, last in self.jobs.kept:
-            if at + keep > now:
+        for row in self.jobs.kept:
+            if row.at + keep > now:
                 break
-            gone += [first, last]
+            gone += [row.first, row.last]
         if gone:
             self.endings.drop_kept(gone, now)
 
@@ -302,7 +302,7 @@ class QueueService(Follower):
     @property
     def _kept_until(self) -> int | None:
         kept = self.jobs.kept
-        return kept[0][0] + self.topic.config.keep_done_ms if kept else None
+        return kept[0].at + self.topic.config.keep_done_ms if kept else None
 
     def _limits_end(self, now: int) -> list[int]:
         """When limits of rate allow more, if somebody waits for that."""

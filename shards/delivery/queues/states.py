@@ -9,10 +9,11 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 from topicd.model import TopicConfig
 from topicd.shards.delivery.queues.crons import Cron
-from topicd.shards.delivery.queues.facts import Past, Stop, Totals
+from topicd.shards.delivery.queues.facts import Kept, Past, Stop, Totals
 from topicd.shards.delivery.queues.lanes import GroupLimits, Lane, Lanes
 from topicd.shards.delivery.queues.leases import Grant, Leases
 from topicd.shards.delivery.queues.options import Options
@@ -20,6 +21,8 @@ from topicd.shards.delivery.queues.placed import Placed
 from topicd.shards.delivery.queues.uniques import UniqueKeys
 from topicd.shards.delivery.topic.part import TopicPart
 from topicd.shards.storage.ranges import Ranges
+
+TOGETHER = 256  # jobs that are done together and kept as one
 
 
 class JobStates(TopicPart):
@@ -32,8 +35,9 @@ class JobStates(TopicPart):
         self.delayed: dict[int, int] = {}  # by seq: until when
         self._delays: list[tuple[int, int]] = []  # (until, seq): a heap of these, and of some that are over
         self.dying: set[int] = set()  # on their way to the dead letters
-        self.kept: deque[tuple[int, int, int]] = deque()  # (when, first, last): done, and readable yet
+        self.kept: deque[Kept] = deque()  # done, and readable yet; the oldest first
         self.kept_seqs = Ranges()
+        self._kept_by_first: dict[int, Kept] = {}
         self.keys = UniqueKeys()
         self.crons: dict[str, Cron] = {}
         self.paused: Stop | None = None
@@ -180,8 +184,7 @@ class JobStates(TopicPart):
             if seq <= visible and seq not in alive:
                 self.keys.ended(seq)
         if self.kept:
-            kept = [(at, a, b) for at, first, last in self.kept for a, b in alive.within(first, last)]
-            self.kept, self.kept_seqs = deque(kept), Ranges((a, b) for _, a, b in kept)
+            self.set_kept([_cut(row, a, b) for row in self.kept for a, b in alive.within(row.first, row.last)])
 
     # ---- time ----
 
@@ -214,7 +217,7 @@ class JobStates(TopicPart):
         grant = self.finishing.pop(seq, None)
         if grant is not None:
             number = grant.number(seq)
-            self.leases.give(seq, seq, number, grant.deadline, grant.node, grant.holder)
+            self.leases.give(seq, seq, number, grant.deadline, grant.node, grant.holder).since = grant.since
 
     def release(self, seq: int, now_ms: int) -> None:
         """Nobody holds it: it is as if it had not been handed out."""
@@ -253,6 +256,40 @@ class JobStates(TopicPart):
 
     # ---- the end ----
 
+    def keep(self, row: Kept) -> None:
+        """They are done, and readable for a while."""
+        self.kept.append(row)
+        self.kept_seqs.add(row.first, row.last)
+        self._kept_by_first[row.first] = row
+
+    def set_kept(self, rows: list[Kept]) -> None:
+        self.kept, self.kept_seqs = deque(rows), Ranges((row.first, row.last) for row in rows)
+        self._kept_by_first = {row.first: row for row in rows}
+
+    def drop_kept(self, gone: Ranges) -> None:
+        self.set_kept([_cut(row, a, b) for row in self.kept for a, b in gone.missing(row.first, row.last)])
+
+    def kept_row(self, seq: int) -> Kept:
+        """Of a job that is kept. A row has TOGETHER jobs at most, so its beginning is near."""
+        first = seq
+        while first not in self._kept_by_first:
+            first -= 1
+        return self._kept_by_first[first]
+
+    def ran(self, seqs: list[int]) -> list[list[Any]]:
+        """Of jobs that are about to be kept, ascending: rows of Kept without their time."""
+        rows: list[list[Any]] = []
+        for seq in seqs:
+            grant, past = self.finishing.get(seq), self.past.get(seq)
+            facts: list[Any] = [0 if grant is None else grant.since, self.deliveries(seq) + 1]
+            facts += [self.lane_of(seq).group.name, "" if past is None else past.reason]
+            last = rows[-1] if rows else None
+            if last is not None and last[1] + 1 == seq and last[2:] == facts and seq - last[0] < TOGETHER:
+                last[1] = seq
+            else:
+                rows.append([seq, seq, *facts])
+        return rows
+
     def _ended(self, first: int, last: int) -> None:
         """There are no such jobs any more."""
         keyed = len(self.keys) > 0
@@ -273,3 +310,7 @@ class JobStates(TopicPart):
         if len(self.placed):
             for lane in self.placed.done(first, last):
                 self.lanes.forget(lane)
+
+
+def _cut(row: Kept, first: int, last: int) -> Kept:
+    return row._replace(first=first, last=last)

@@ -319,6 +319,55 @@ MUTANTS = [
         "        if not stored.bad and (seal is None or core.xxh3_64(index) == seal.index_xxh3):",
         "        if True:",
     ),
+    Mutant("move: copy not synced", "shards/storage/segment/relocate.py", "            file.sync()\n", ""),
+    Mutant(
+        "move: name of the copy not synced",
+        "shards/storage/segment/relocate.py",
+        "    fs.rename(tmp, target)\n    fs.sync_dir(target.parent)\n",
+        "    fs.rename(tmp, target)\n",
+    ),
+    Mutant(
+        "move: damaged frames go, too",
+        "shards/storage/segment/relocate.py",
+        "scan.problem or scan.end != len(view) or strange",
+        "strange",
+    ),
+    Mutant(
+        "move: to a directory without the mark",
+        "shards/storage/segment/relocate.py",
+        "        move.cold.check(fs)\n",
+        "",
+    ),
+    Mutant(
+        "move: back, and its pointer outlives the file",
+        "shards/storage/segment/relocate.py",
+        "    fs.unlink(place.file(COLD), missing_ok=True)\n",
+        "",
+    ),
+    Mutant(
+        "load: a copy that is not whole counts",
+        "shards/storage/segment/load.py",
+        "        if seal is None or size == seal.data_bytes:",
+        "        if True:",
+    ),
+    Mutant(
+        "load: a dropped segment is served",
+        "shards/storage/segment/load.py",
+        "        if pointer.dropped:",
+        "        if False:",
+    ),
+    Mutant(
+        "packed: a block is believed unseen",
+        "shards/storage/segment/packed.py",
+        " or core.xxh3_64(plain) != block.xxh3",
+        "",
+    ),
+    Mutant(
+        "rewrite: half a copy is taken for a rewrite",
+        "shards/storage/segment/rewrite.py",
+        "        return fs.exists(path) and fs",
+        "        return not fs.exists(path) or fs",
+    ),
 ]
 
 

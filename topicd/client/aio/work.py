@@ -24,7 +24,7 @@ from topicd.client.core.held import Then
 from topicd.client.core.jobs import Acked, NackKind, ack_body, parse_acked, row_pieces
 from topicd.client.core.requests import Request, check_queue, open_any
 from topicd.client.core.settling import LEFT
-from topicd.client.core.working import Working, rows_of
+from topicd.client.core.working import WorkFigures, Working, rows_of
 from topicd.errors import ConnectionLost, InvalidRequest, TopicdError, WrongShard
 from topicd.ipc.protocol import messages
 from topicd.ipc.protocol.codec import answer_map, packed
@@ -48,7 +48,7 @@ class _Acks:
         self.answer.add_done_callback(lambda future: future.cancelled() or future.exception())
 
 
-class AsyncWork:
+class AsyncWork(WorkFigures):
     """Made by `queue.work`; see `topicd.client.blocking.work.Work`. Use it in the loop that it was made in."""
 
     def __init__(
@@ -84,20 +84,6 @@ class AsyncWork:
         self._stop_answer: asyncio.Future[Any] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def lost(self) -> int:
-        """Jobs finished without waiting for the answer that were not ours any more."""
-        return self._working.lost
-
-    @property
-    def held(self) -> int:
-        """Jobs that are here and not finished, begun or not."""
-        return len(self._working.held)
 
     # ---- jobs ----
 

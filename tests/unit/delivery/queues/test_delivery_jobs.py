@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.delivery.queues.loose_jobs import NOW, again, change, make, options, seqs
-from topicd.shards.delivery.queues.facts import Past, Stop
+from topicd.shards.delivery.queues.facts import Kept, Past, Stop
 
 
 def test_every_job_is_in_one_place_also_after_a_restart() -> None:
@@ -97,7 +97,7 @@ def test_what_is_done_and_kept_goes_when_it_is_told_to() -> None:
     change(jobs, done=[1, 3], keep=True)
     assert jobs.kept_count == 3
     change(jobs, gone=[1, 2])
-    assert list(jobs.kept) == [(NOW, 3, 3)] and jobs.kept_count == 1
+    assert list(jobs.kept) == [Kept(NOW, 3, 3)] and jobs.kept_count == 1
 
 
 def test_totals_never_go_back() -> None:

@@ -270,3 +270,24 @@ def test_a_flipped_bit_in_a_packed_file_costs_its_block_and_verify_names_it() ->
     assert found.corrupt and set(range(1, 25)) - {14, 15} <= set(found.records)
     assert found.records[40] == payload(40, 3_000)
     assert all(seq in found.records or seq in found.corrupt for seq in range(25, 121))
+
+
+def test_what_came_back_leaves_no_pointer_and_no_file_behind() -> None:
+    disk, topic, cold = make()
+    bring(disk, topic, Lies.COLD_PACKED, cold)
+    bring(disk, topic, Lies.HERE, cold)
+    place = resolve(topic.dir, 13)
+    assert disk.exists(place.file("data")) and not disk.exists(place.file("cold"))
+    assert disk.listdir(cold.topic(topic.dir)) == []
+
+
+@pytest.mark.parametrize("lies", [Lies.PACKED, Lies.COLD, Lies.COLD_PACKED], ids=lambda lies: lies.name)
+def test_a_near_copy_that_is_not_whole_is_put_away_and_the_other_counts(lies: Lies) -> None:
+    disk, topic, cold = make()
+    whole = bytes(resolve(topic.dir, 13).load(disk, "data").view)
+    bring(disk, topic, lies, cold)
+    file = disk.open(topic.file("data", 13), write=True, create=True)
+    file.pwrite([whole[:-10]], 0)
+    check_records(disk, topic)
+    assert info_of(disk, topic).lies is lies
+    assert any("quarantine" in str(path) for path in disk.files())
