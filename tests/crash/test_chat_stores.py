@@ -10,6 +10,7 @@ from tests.crash.chat import run
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.fault("CHT-02")
 def test_S16_S20_two_stores_converge_through_kills_and_broken_comparisons(tmp_path: Path) -> None:
     counts = run(tmp_path, rounds=4, seed=20, tell=lambda line: None)
     assert counts["syncs"] == 4

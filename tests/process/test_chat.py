@@ -240,6 +240,7 @@ def more_than(acked: list[str], count: int) -> None:
     wait_until(lambda: len(acked) > before + count, "messages")
 
 
+@pytest.mark.fault("CHT-01")
 def test_S21_S24_kills_leave_each_acknowledged_message_once_and_the_store_as_its_log(
     daemon: Daemon, chat: Chat
 ) -> None:
@@ -275,6 +276,7 @@ def test_the_store_is_made_anew_from_its_log(daemon: Daemon, chat: Chat) -> None
     verified(chat)
 
 
+@pytest.mark.fault("CHT-03")
 def test_the_log_is_written_by_the_chat_process_alone(daemon: Daemon, chat: Chat) -> None:
     chat.send("guarded", "one", user="ann")
     client = daemon.client()
@@ -307,6 +309,7 @@ def test_the_log_is_written_by_the_chat_process_alone(daemon: Daemon, chat: Chat
     verified(chat)
 
 
+@pytest.mark.fault("CHT-08")
 def test_verify_tells_a_row_that_the_log_does_not_make(tmp_path: Path) -> None:
     from topicd.shards.chat.store import USER_READ_PROGRESS, RocksStore, Writes
 
@@ -326,6 +329,7 @@ def test_verify_tells_a_row_that_the_log_does_not_make(tmp_path: Path) -> None:
         assert client.chat.verify()["differences"] == []
 
 
+@pytest.mark.fault("CHT-07")
 def test_a_store_that_is_gone_comes_back_from_base_and_log(tmp_path: Path) -> None:
     import shutil
 

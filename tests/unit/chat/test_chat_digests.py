@@ -212,6 +212,7 @@ def _entry(op: object) -> object:
         ("identities", [bytes(20), 1, b"x", 7]),
     ],
 )
+@pytest.mark.fault("CHT-05")
 def test_a_record_that_is_none_is_refused(domain: str, record: object) -> None:
     with pytest.raises(InvalidRequest):
         incoming(BY_NAME[domain], record, Shop().clock)

@@ -73,6 +73,7 @@ def without_note(shop: Shop) -> dict[str, list[tuple[bytes, bytes]]]:
 
 
 @pytest.mark.parametrize("raw", NONSENSE)
+@pytest.mark.fault("CHT-04")
 def test_what_is_no_entry_is_passed_over_told_and_noted(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
     shop = filled()
     before = without_note(shop)
@@ -128,6 +129,7 @@ def test_the_bytes_are_the_same_however_the_log_is_cut() -> None:
     assert unreadable_of(view.store)[:2] == (2, 5)
 
 
+@pytest.mark.fault("CHT-04")
 def test_an_entry_that_breaks_whoever_applies_it_is_passed_over_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others of its batch are applied; who asked for it hears of it."""
     shop = filled()
