@@ -99,6 +99,7 @@ def healthy(link: Connection, port: int, topic: str) -> list[float]:
         took.append(time.monotonic() - began)
         assert [record["data"] for record in found["records"]] == [head], found
         time.sleep(0.005)
+    link.recv()
     return took
 
 

@@ -40,6 +40,9 @@ _FORGIVEN_PER_S = 10
 _STREAM_HIGH = 256 * KIB  # bytes that wait for a window before a stream is not writable any more
 _STREAM_LOW = 16 * KIB  # the same on a connection that is full
 _HELD_HIGH = 1 * MIB  # bytes of a connection that wait: from there on it is full, and no further request is begun
+_BEGUN_AT_ONCE = 4  # of requests that had to wait: their answers shall be seen before more are begun
+_BEGUN_AGAIN_S = 0.01
+_WINDOW_LOW = 4 * KIB  # a request whose answer could not even begin to be sent waits
 _SLICE, _SLICE_MAX = 512, 64 * KIB  # of what came: so much is looked at at once
 _TURN_S = 0.001  # then others have theirs
 _WRITE_HIGH = 256 * KIB
@@ -124,6 +127,7 @@ class Http2(asyncio.Protocol):
         self._arrived: deque[memoryview] = deque()  # bytes that were not looked at yet
         self._slice = _SLICE
         self._later: deque[_Stream] = deque()  # requests that are not begun before answers are taken
+        self._beginning = False
         self._held = 0  # bytes that wait for a window
         self._taken = self._taken_before = 0  # bytes that did not have to wait any more
         self._idle_talk = 0.0
@@ -294,10 +298,17 @@ class Http2(asyncio.Protocol):
         stream = self._streams.get(number)
         if stream is None or stream.task is not None:
             return
-        if self.full:
+        if not self._later and self._may_begin(stream):
+            self._start(stream)
+        else:
             self._later.append(stream)
-            return
-        self._start(stream)
+
+    def _may_begin(self, stream: _Stream) -> bool:
+        """There is room for its answer, here and at the peer."""
+        try:
+            return not self.full and self._h2.local_flow_control_window(stream.number) >= _WINDOW_LOW
+        except h2.exceptions.ProtocolError:
+            return True  # the peer has reset it: that is noticed in a moment
 
     def _start(self, stream: _Stream) -> None:
         stream.task = self._loop.create_task(self._serve(stream))
@@ -434,15 +445,31 @@ class Http2(asyncio.Protocol):
         self._send()
         if was_full and not self.full:
             self._room_again()
+        if self._later:
+            self._begin_later()
+
+    def _begin_later(self) -> None:
+        begun = 0
+        while self._later and not self._closing and begun < _BEGUN_AT_ONCE:
+            stream = self._later[0]
+            if stream.number in self._streams:
+                if not self._may_begin(stream):
+                    return
+                self._start(stream)
+                begun += 1
+            self._later.popleft()
+        if self._later and not self._closing and not self._beginning:
+            self._beginning = True
+            self._loop.call_later(_BEGUN_AGAIN_S, self._begin_again)
+
+    def _begin_again(self) -> None:
+        self._beginning = False
+        self._begin_later()
 
     def _room_again(self) -> None:
         for stream in list(self._streams.values()):
             if stream.streaming and stream.writable:
                 stream.on_writable()
-        while self._later and not self.full:
-            stream = self._later.popleft()
-            if stream.number in self._streams:
-                self._start(stream)
 
     def _pump_one(self, stream: _Stream) -> int:
         """Bytes of it that were sent. If there were any, it is the last in turn now."""
