@@ -94,9 +94,19 @@ fmt: setup
 docs: setup
 	$(BIN)/python -m docs.generate
 
+ifeq ($(ONLY),tier)
+bench: setup
+	$(BIN)/python -m benchmarks.tier $(if $(QUICK),--quick)
+else
 bench: setup
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PEERS),--peers $(PEERS)) \
 		--json var/bench/results.json --charts var/bench/charts
+endif
+
+.PHONY: bench-backup
+# A backup of SIZE beside a writer: seconds, room, how long appends wait; DIR=… on another filesystem is copied to.
+bench-backup: setup
+	$(BIN)/python -m benchmarks.backup --size $(if $(SIZE),$(SIZE),1GiB) $(if $(DIR),--dir $(DIR))
 
 # This checkout and another one (BASE=…, set up) round by round: what a change costs.
 compare: setup
@@ -108,6 +118,21 @@ bench-deps:
 # Every filesystem call of every mutating operation, crashed and failed.
 faults: setup
 	$(BIN)/python -m tests.faults --full $(if $(SEED),--seed $(SEED))
+
+.PHONY: router-faults
+# Every call while routers copy, and while a destination becomes a logged one, crashed and failed.
+router-faults: setup
+	$(BIN)/python -m tests.faults.router_sweep
+
+.PHONY: backup-faults
+# Every call of a backup and of a restore: killed, power lost, failed.
+backup-faults: setup
+	$(BIN)/python -m tests.faults.backups $(if $(EVERY),--every $(EVERY))
+
+.PHONY: crash-backups
+# Backups in the middle of a storm of kills, each moment of it restored.
+crash-backups: setup
+	$(BIN)/python -m tests.crash.backups --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: channel-faults channel-storm
 # Every call of every change of a channel, crashed and failed.

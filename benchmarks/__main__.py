@@ -11,21 +11,22 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from benchmarks import bars, cases, machine, peers, report, routers, synccheck, table
+from benchmarks import bars, cases, channels, chat, machine, peers, report, routers, synccheck, table
 from benchmarks.model import CHANNEL, DISK, HTTP, OURS
 from benchmarks.peers.base import Peer
 from benchmarks.rounds import run_cases, say
 from topicd.bench.load import Load
 
 REPO = Path(__file__).resolve().parent.parent
-ROUTERS = "routers"  # measured by itself, with no peers
+# Measured by themselves, with no peers.
+ALONE = {"routers": routers.main, "channels": channels.bench, "chat": chat.bench}
 FOREIGN = tuple(name for name in peers.MODULES if name not in (DISK, OURS, CHANNEL, HTTP))
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, under three minutes")
-    tests = f"tests: {', '.join(cases.TESTS)}; or routers"
+    tests = f"tests: {', '.join(cases.TESTS)}; or one of {', '.join(ALONE)}"
     parser.add_argument("--only", type=_names, default=[], metavar="A,C", help=tests)
     parser.add_argument(
         "--peers", type=_names, default=list(FOREIGN), metavar="redis,nats", help=f"of {', '.join(FOREIGN)}"
@@ -38,7 +39,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     found = parser.parse_args(argv)
     if unknown := set(found.peers) - set(FOREIGN):
         parser.error(f"unknown peer {', '.join(sorted(unknown))}; known are {', '.join(FOREIGN)}")
-    if found.only == [ROUTERS]:
+    if len(found.only) == 1 and found.only[0] in ALONE:
         return found
     try:
         cases.select(found.only, found.quick)
@@ -59,7 +60,8 @@ def main(argv: list[str] | None = None) -> int:
     work_dir.mkdir(parents=True, exist_ok=True)
     try:
         machine.check_disk(work_dir)
-        return routers.main(work_dir, quick=options.quick) if options.only == [ROUTERS] else _run(options, work_dir)
+        alone = ALONE.get(options.only[0]) if len(options.only) == 1 else None
+        return alone(work_dir, quick=options.quick) if alone is not None else _run(options, work_dir)
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)
 

@@ -1,6 +1,7 @@
 """Broadcast: from the call of publish to the message in the hands of each of many connected members, and the same for
 watchers of a plain topic.
 
+    make bench ONLY=channels
     python -m benchmarks.channels --members 1000 --messages 40
 
 A message goes out when every member has the one before. The members of a channel are tasks of one process, as in the
@@ -121,36 +122,50 @@ def in_two_shards() -> list[str]:
     return [next(name for name in names if delivery_shard(channel_topic(name), 2) == shard) for shard in (0, 1)]
 
 
+def bench(work_dir: Path, *, quick: bool) -> int:
+    return run(work_dir, *((100, 10) if quick else (1_000, 40)))
+
+
+def run(root: Path, count: int, messages: int) -> int:
+    with tempfile.TemporaryDirectory(prefix="topicd-channels-") as run_dir:
+        command = [sys.executable, "-m", "topicd", f"--data-dir={root}/data", f"--run-dir={run_dir}"]
+        daemon = subprocess.Popen([*command, "--delivery-shards=2", "--wal-shards=1"], stdout=subprocess.DEVNULL)
+        try:
+            _measure_all(str(Path(run_dir) / "topicd.sock"), count, messages)
+        finally:
+            daemon.terminate()
+            daemon.wait(30)
+    return 0
+
+
+def _measure_all(socket: str, count: int, messages: int) -> None:
+    with topicd.connect(socket, wait=30) as client:
+        client.configure("plain", durability="disk")
+    plain = measure(socket, "plain", count, messages, plain=True)
+    print(f"{count} watchers of a plain topic", json.dumps(plain), flush=True)
+    for name, persist in (("bench/live", False), ("bench/kept", True)):
+        prepare(socket, name, count, persist=persist)
+        found = measure(socket, name, count, messages, plain=False)
+        share = round(found["p50"] / plain["p50"], 2)
+        what = "persistent" if persist else "live"
+        print(f"{count} members of a {what} channel", json.dumps({**found, "p50_of_plain": share}), flush=True)
+    names = in_two_shards()
+    for name in names:
+        prepare(socket, name, count // 2, persist=False)
+    one = together(socket, names[:1], count // 2, messages)
+    print("one channel, half the members", json.dumps(one), flush=True)
+    two = together(socket, names, count // 2, messages)
+    scale = sum(each["deliveries_per_s"] for each in two) / one[0]["deliveries_per_s"]
+    print("two channels in two shards, half each", json.dumps(two), f"{scale:.2f} times the deliveries", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.channels")
     parser.add_argument("--members", type=int, default=1_000)
     parser.add_argument("--messages", type=int, default=40)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
-        command = [sys.executable, "-m", "topicd", f"--data-dir={root}/data", f"--run-dir={root}/run"]
-        daemon = subprocess.Popen([*command, "--delivery-shards=2", "--wal-shards=1"], stdout=subprocess.DEVNULL)
-        socket = str(Path(root) / "run" / "topicd.sock")
-        try:
-            with topicd.connect(socket, wait=30) as client:
-                client.configure("plain", durability="disk")
-            for name, count, messages, plain, persist in (
-                ("plain", given.members, given.messages, True, False),
-                ("bench/live", given.members, given.messages, False, False),
-                ("bench/kept", given.members, given.messages, False, True),
-            ):
-                if not plain:
-                    prepare(socket, name, count, persist=persist)
-                print(name, json.dumps(measure(socket, name, count, messages, plain=plain)), flush=True)
-            names = in_two_shards()
-            for name in names:
-                prepare(socket, name, given.members // 2, persist=False)
-            one = together(socket, names[:1], given.members // 2, given.messages)
-            print("one channel, half the members", json.dumps(one), flush=True)
-            print("two channels, half each", json.dumps(together(socket, names, given.members // 2, given.messages)))
-        finally:
-            daemon.terminate()
-            daemon.wait(30)
-    return 0
+        return run(Path(root), given.members, given.messages)
 
 
 if __name__ == "__main__":

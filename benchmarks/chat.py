@@ -1,4 +1,4 @@
-"""`python -m benchmarks.chat`: a chat store with a million messages in ten thousand chats: sends, inboxes, pages, and
+"""`make bench ONLY=chat`: a chat store with a million messages in ten thousand chats: sends, inboxes, pages, and
 what it costs two stores to find their differences. Figures are for docs/performance.md; run it with nothing beside it.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 
 import topicd
 import topicd.aio
+from benchmarks import procs
 from topicd.client.blocking.chat import Chat
 from topicd.errors import TopicdError
 from topicd.tokens import new_token
@@ -32,11 +33,12 @@ BATCH = 500
 class Store:
     """One daemon with a chat store."""
 
-    def __init__(self, root: Path, tokens: Path, port: int) -> None:
+    def __init__(self, root: Path, run: Path, tokens: Path, port: int) -> None:
         self.root = root
+        self.run = run
         self.port = port
         self._flags = [
-            *(f"--data-dir={root}/data", f"--run-dir={root}/run", "--chat", f"--chat-listen=127.0.0.1:{port}"),
+            *(f"--data-dir={root}/data", f"--run-dir={run}", "--chat", f"--chat-listen=127.0.0.1:{port}"),
             *(f"--tokens-file={tokens}", "--wal-shards=1", "--delivery-shards=1"),
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,11 +51,20 @@ class Store:
             self._process = subprocess.Popen([sys.executable, "-m", "topicd", *self._flags], stdout=log, stderr=log)
         while True:
             try:
-                with topicd.connect(self.root / "run", timeout=300, wait=300) as client:
+                with topicd.connect(self.run, timeout=300, wait=300) as client:
                     client.chat.stats(rows=False)
                 return time.monotonic() - began
             except TopicdError:
                 time.sleep(0.05)
+
+    def cpu_s(self) -> dict[str, float]:
+        """By kind of process, what it has used so far, and this one beside them."""
+        found = {"client": time.process_time()}
+        for pid in procs.tree(self._process.pid) if self._process is not None else ():
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            name = next((word for word in words if word.startswith(b"topicd")), b"topicd").decode()
+            found[name] = found.get(name, 0.0) + procs.cpu_seconds([pid])
+        return found
 
     def stop(self) -> None:
         if self._process is not None:
@@ -68,11 +79,11 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-async def load(where: Path, messages: int, chats: int, members: int, seed: int) -> dict[str, Any]:
+async def load(store: Store, messages: int, chats: int, members: int, seed: int) -> dict[str, Any]:
     rng = random.Random(seed)
     users = [f"u{number}" for number in range(chats)]
     belong = {f"c{number}": rng.sample(users, members) for number in range(chats)}
-    async with topicd.aio.connect(where, timeout=120) as client:
+    async with topicd.aio.connect(store.run, timeout=120) as client:
         chat = client.chat
         began = time.monotonic()
         for at in range(0, chats, 200):
@@ -88,10 +99,16 @@ async def load(where: Path, messages: int, chats: int, members: int, seed: int) 
                 results = await chat.send_many(rows)
                 assert not any(isinstance(one, TopicdError) for one in results)
 
-        began = time.monotonic()
+        before, began = store.cpu_s(), time.monotonic()
         await asyncio.gather(*(send() for _ in range(4)))
-        took = time.monotonic() - began
-    return {"adds_per_s": chats * members / adding, "sends_per_s": messages / took, "users": users, "rooms": rooms}
+        took, used = time.monotonic() - began, store.cpu_s()
+    return {
+        "adds_per_s": chats * members / adding,
+        "sends_per_s": messages / took,
+        "cpu_us_per_message": {name: (used[name] - before[name]) / messages * 1e6 for name in used},
+        "users": users,
+        "rooms": rooms,
+    }
 
 
 def timed(count: int, work: Callable[[], object]) -> dict[str, float]:
@@ -125,7 +142,7 @@ def differences(here: Store, there: Store, secret: str, rooms: list[str], newest
     found: dict[str, Any] = {}
     target = f"tcp://127.0.0.1:{there.port}"
     rng = random.Random(2)
-    with topicd.connect(here.root / "run", timeout=600) as client:
+    with topicd.connect(here.run, timeout=600) as client:
         chat = client.chat
         owner = {room: chat.members(room)[0].user for room in rng.sample(rooms, 100)}
         for method in ("negentropy", "digest"):
@@ -166,7 +183,7 @@ def scatter(here: Store, there: Store, secret: str, count: int, messages: int) -
         store.write(writes)
         store.close()
         there.start()
-        with topicd.connect(here.root / "run", timeout=600) as client:
+        with topicd.connect(here.run, timeout=600) as client:
             target = f"tcp://127.0.0.1:{there.port}"
             found[f"{count} scattered, {method}"] = _figures(client.chat.sync(target, token=secret, method=method))
     return found
@@ -176,6 +193,40 @@ def directory_bytes(root: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in root.rglob("*") if path.is_file())
 
 
+def bench(work_dir: Path, *, quick: bool) -> int:
+    return measure(work_dir, *((20_000, 2_000, 3, 500) if quick else (1_000_000, 10_000, 3, 10_000)))
+
+
+def measure(root: Path, messages: int, chats: int, members: int, scattered: int) -> int:
+    secret, digest = new_token()
+    figures: dict[str, Any] = {}
+    tokens = root / "tokens.toml"
+    tokens.write_text(f'[[token]]\nname = "peer"\nsha256 = "{digest}"\nscopes = ["sync"]\n')
+    with tempfile.TemporaryDirectory(prefix="topicd-chat-") as sockets:
+        here = Store(root / "a", Path(sockets) / "a", tokens, free_port())
+        there = Store(root / "b", Path(sockets) / "b", tokens, free_port())
+        try:
+            here.start()
+            loaded = asyncio.run(load(here, messages, chats, members, 7))
+            rooms, users = loaded.pop("rooms"), loaded.pop("users")
+            _say(figures, loaded)
+            with topicd.connect(here.run, timeout=600) as client:
+                _say(figures, at_rest(client.chat, rooms, users))
+            here.stop()
+            data = here.root / "data"
+            _say(figures, {"store_bytes_per_message": directory_bytes(data / "chat") / messages})
+            shutil.copytree(data, there.root / "data")
+            (there.root / "data" / "chat" / "shard-00" / "store.id").unlink()
+            _say(figures, {"start_s": here.start()})
+            there.start()
+            _say(figures, differences(here, there, secret, rooms, 100))
+            _say(figures, scatter(here, there, secret, scattered, messages))
+        finally:
+            here.stop()
+            there.stop()
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chat", description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
@@ -183,33 +234,8 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--scattered", type=int, default=10_000)
     given = parser.parse_args()
-    secret, digest = new_token()
-    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="topicd-bench-chat-", dir="/tmp") as scratch:
-        root = Path(scratch)
-        tokens = root / "tokens.toml"
-        tokens.write_text(f'[[token]]\nname = "peer"\nsha256 = "{digest}"\nscopes = ["sync"]\n')
-        here, there = Store(root / "a", tokens, free_port()), Store(root / "b", tokens, free_port())
-        try:
-            here.start()
-            loaded = asyncio.run(load(here.root / "run", given.messages, given.chats, given.members, 7))
-            rooms, users = loaded.pop("rooms"), loaded.pop("users")
-            _say(figures, loaded)
-            with topicd.connect(here.root / "run", timeout=600) as client:
-                _say(figures, at_rest(client.chat, rooms, users))
-            here.stop()
-            data = here.root / "data"
-            _say(figures, {"store_bytes_per_message": directory_bytes(data / "chat") / given.messages})
-            shutil.copytree(data, there.root / "data")
-            (there.root / "data" / "chat" / "shard-00" / "store.id").unlink()
-            _say(figures, {"start_s": here.start()})
-            there.start()
-            _say(figures, differences(here, there, secret, rooms, 100))
-            _say(figures, scatter(here, there, secret, given.scattered, given.messages))
-        finally:
-            here.stop()
-            there.stop()
-    return 0
+        return measure(Path(scratch), given.messages, given.chats, given.members, given.scattered)
 
 
 def _say(figures: dict[str, Any], more: dict[str, Any]) -> None:

@@ -40,6 +40,7 @@ EXIT_OF: dict[type[TopicdError], Exit] = {
     errors.NeedsRecovery: Exit.REFUSED,
     errors.Conflict: Exit.REFUSED,
     errors.ConsumerHeld: Exit.REFUSED,
+    errors.SchemaViolation: Exit.REFUSED,
     errors.NotAQueue: Exit.REFUSED,
     errors.Incompatible: Exit.REFUSED,
     errors.RouterCycle: Exit.REFUSED,
@@ -47,6 +48,7 @@ EXIT_OF: dict[type[TopicdError], Exit] = {
     errors.TopicFull: Exit.REFUSED,
     errors.Throttled: Exit.TRY_AGAIN,
     errors.StorageFailed: Exit.TRY_AGAIN,
+    errors.ColdUnavailable: Exit.TRY_AGAIN,
     errors.StorageCorrupt: Exit.FAILED,
     errors.NotReady: Exit.TRY_AGAIN,
     errors.WrongShard: Exit.TRY_AGAIN,
@@ -71,6 +73,7 @@ HINT_OF: dict[type[TopicdError], str] = {
     errors.Throttled: "try again a little later",
     errors.NotReady: "`topicctl status` shows how far recovery is; --timeout waits longer",
     errors.StorageFailed: "free space or look at the daemon's log; `topicctl status` shows failed shards",
+    errors.ColdUnavailable: "`topicctl tier status` says what is wrong with the cold directory",
     errors.StorageCorrupt: "stop the daemon and run `topicctl fsck`",
     errors.UnsupportedVersion: "use the topicctl that came with the daemon",
 }

@@ -30,6 +30,7 @@ VERBS = {
     "chat": Lazy("topicd.cli.verbs.chat:chat", "Send and read messages, see inboxes, keep members and the chat store."),
     "router": Lazy("topicd.cli.verbs.router:router", "Create, list, show, delete and draw routers."),
     "channel": Lazy("topicd.cli.verbs.channel:channel", "Join, publish to, watch and look after channels."),
+    "tier": Lazy("topicd.cli.verbs.tier:tier", "Show and steer which segments lie on the fast disk."),
     "delete": Lazy("topicd.cli.verbs.delete:delete", "Delete records of a topic."),
     "status": Lazy("topicd.cli.verbs.status:status", "Show how the daemon and its processes are."),
     "shards": Lazy("topicd.cli.verbs.daemon:shards", "Show the counters of each shard."),
@@ -42,6 +43,7 @@ VERBS = {
     "segment": Lazy("topicd.cli.offline.segment:segment", "Look into segment files and verify them."),
     "snapshot": Lazy("topicd.cli.offline.snapshot:snapshot", "Look at metadata snapshots."),
     "fsck": Lazy("topicd.cli.offline.fsck:fsck", "Check and repair a data directory, daemon stopped."),
+    "backup": Lazy("topicd.cli.backups.verbs:backup", "Make, list, verify, restore and try out backups."),
     "filechannel": Lazy(
         "topicd.cli.offline.filechannel:filechannel", "Look into embedded file channels, compact them."
     ),

@@ -89,6 +89,8 @@ def _allowed(f: Any) -> str:
     rule = f.metadata
     if "choice" in rule:
         return ", ".join(f"`{word}`" for word in rule["choice"])
+    if "schema" in rule:
+        return "a JSON Schema, `none`"
     if f.name == "dead_letter":
         return "a topic, `none`"
     if "range" not in rule and "real" not in rule:

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.unit.chat import mutants as chat
 from tests.unit.filechannel import mutants as filechannel
 from tests.unit.storage import mutants as storage
 
@@ -36,6 +37,10 @@ class Mutant(NamedTuple):
 
 def sweep(scene: str, kinds: str) -> list[str]:
     return ["-m", "tests.faults", "--full", "--first", "--workers", "1", "--scene", scene, "--kinds", kinds]
+
+
+def router_sweep(scene: str) -> list[str]:
+    return ["-m", "tests.faults.router_sweep", "--first", scene]
 
 
 def pytest(where: str) -> list[str]:
@@ -71,6 +76,213 @@ MUTANTS = [
         "        if given is not None:\n            host",
         "        if False:\n            host",
         pytest("tests/process/web/test_http_listeners.py"),
+    # ---- routers ----
+    Mutant(
+        "derived: the word that copies are logged stands before them",
+        "shards/delivery/writing/log.py",
+        "        parts.append(control_frame(",
+        "        parts.insert(0, control_frame(",
+        router_sweep("write directly"),
+    ),
+    Mutant(
+        "derived: copies that no segment has are not logged with the first direct write",
+        "shards/delivery/writing/log.py",
+        "            parts += pieces(blob.view(), blob.offsets, self._place.piece_bytes)\n",
+        "            pass\n",
+        router_sweep("write directly"),
+    ),
+    Mutant(
+        "derived: copies that segments have are made once more",
+        "shards/delivery/topic/inflows.py",
+        "        flow.cursor, self.skip = self.mark.cursor, max(0, head - self.mark.seq)\n",
+        "        flow.cursor, self.skip = self.mark.cursor, 0\n",
+        router_sweep("copy"),
+    ),
+    Mutant(
+        "derived: the mark is ahead of the segments",
+        "shards/delivery/topic/inflows.py",
+        " and self._planned.seq <= stored:\n",
+        ":\n",
+        pytest("tests/unit/delivery/topic/test_delivery_inflows.py"),
+    ),
+    Mutant(
+        "derived: a snapshot speaks of copies that no segment has",
+        "shards/delivery/storing/topic_state.py",
+        "        head=seqs.stored if derived else seqs.visible,\n",
+        "        head=seqs.visible,\n",
+        router_sweep("copy"),
+    ),
+    Mutant(
+        "derived: whoever writes while copies are made again gets their seqs",
+        "shards/delivery/writing/append.py",
+        "        if inflows.remaking:\n",
+        "        if False:\n",
+        pytest("tests/unit/delivery/routing/test_delivery_safety.py"),
+    ),
+    Mutant(
+        "derived: a source is deleted from without asking",
+        "shards/delivery/removing/deletion.py",
+        "            *(topic, _DELETED, lambda: self._delete(",
+        "            *(Topic(0, '', topic.config, 0, 0), _DELETED, lambda: self._delete(",
+        router_sweep("delete at the source"),
+    ),
+    Mutant(
+        "derived: what was evicted comes back with the copies that are made again",
+        "shards/delivery/writing/in_flight.py",
+        "        if gone > 0:\n",
+        "        if False:\n",
+        router_sweep("copy to a capped topic"),
+    ),
+    Mutant(
+        "derived: a router is deleted before its copies are logged",
+        "shards/delivery/routing/registry.py",
+        '            await self.settle([known], "its router was deleted")\n',
+        "",
+        router_sweep("delete the router"),
+    ),
+    Mutant(
+        "routers: acknowledged records are freed before they are copied",
+        "shards/delivery/removing/deletion.py",
+        "topic.consumers.acked_by_all, self.copied(topic))\n",
+        "topic.consumers.acked_by_all)\n",
+        pytest("tests/process/test_derived.py"),
+    ),
+    # ---- topicd's own topics ----
+    Mutant(
+        "own topics: anybody writes them",
+        "shards/delivery/topic/topic.py",
+        "        if self.policy.own and not (keeps and self.name.startswith(keeps)):\n",
+        "        if False:\n",
+        pytest("tests/process/test_chat.py"),
+    ),
+    Mutant(
+        "own topics: whoever calls itself the chat process writes its log",
+        "shards/delivery/ops/hello.py",
+        "connection.trusted and want.client",
+        "want.client",
+        pytest("tests/process/test_chat.py"),
+    ),
+    # ---- schemas ----
+    Mutant(
+        "schema: the quick way for single records does not look",
+        "shards/delivery/writing/append.py",
+        "topic.policy.own or topic.policy.schema is not None or",
+        "topic.policy.own or",
+        pytest("tests/unit/delivery/writing/test_delivery_schema.py"),
+    ),
+    Mutant(
+        "schema: what cannot be checked is let through",
+        "shards/delivery/writing/schema.py",
+        '        return NotReady(f"the schema of topic',
+        '        return None and NotReady(f"the schema of topic',
+        pytest("tests/unit/delivery/writing/test_delivery_schema.py"),
+    ),
+    Mutant(
+        "schema: patterns may take for ever",
+        "shards/delivery/writing/schema.py",
+        "pattern_options=options, ",
+        "",
+        pytest("tests/unit/delivery/writing/test_delivery_schema.py"),
+    ),
+    # ---- consumers ----
+    Mutant(
+        "stats: all consumers are listed, not those furthest behind",
+        "shards/delivery/laggards.py",
+        "            if len(self._found) < TOP_CONSUMERS:",
+        "            if len(self._found) >= 0:",
+        pytest("tests/unit/delivery/test_delivery_laggards.py"),
+    ),
+    # ---- backups ----
+    Mutant(
+        "backup: what comes while frozen is placed",
+        "shards/delivery/writing/outlet.py",
+        "if not self._backlog and not self._frozen and self._try_place(placeable, entry):",
+        "if not self._backlog and self._try_place(placeable, entry):",
+        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
+    ),
+    Mutant(
+        "backup: what waits is placed while frozen",
+        "shards/delivery/writing/outlet.py",
+        "        while self._backlog and not self._frozen:\n",
+        "        while self._backlog:\n",
+        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
+    ),
+    Mutant(
+        "backup: the log forgets while files are held",
+        "shards/delivery/storing/snapshots.py",
+        "        if not self._backlog.held:\n            self._publish_absorbed()\n",
+        "        self._publish_absorbed()\n",
+        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
+    ),
+    Mutant(
+        "backup: snapshots are taken while files are held",
+        "shards/delivery/storing/snapshots.py",
+        "        if self.round is None and not self._backlog.held:\n",
+        "        if self.round is None:\n",
+        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
+    ),
+    Mutant(
+        "backup: a deleted topic goes while files are held",
+        "shards/delivery/storing/rounds.py",
+        "        if self._round is not None or self._backlog.held:\n            return\n        doomed",
+        "        if self._round is not None:\n            return\n        doomed",
+        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
+    ),
+    Mutant(
+        "backup: large writes go past the log while files are held",
+        "shards/delivery/writing/direct.py",
+        "if self._pressure.failing or self._backlog.held:",
+        "if self._pressure.failing:",
+        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
+    ),
+    Mutant(
+        "backup: channels change while they are copied",
+        "shards/delivery/channels/files.py",
+        "        while self._still is not None:\n            await asyncio.shield(self._still)\n",
+        "",
+        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
+    ),
+    Mutant(
+        "backup: the manifest before the files",
+        "topicd/backup/create.py",
+        "        fs.sync_filesystem(partial)\n        manifest =",
+        "        manifest =",
+        pytest("tests/faults/test_backup_faults.py"),
+    ),
+    Mutant(
+        "backup: it has its name from the beginning",
+        "topicd/backup/shelf.py",
+        'PARTIAL = ".partial"',
+        'PARTIAL = ""',
+        pytest("tests/faults/test_backup_faults.py"),
+    ),
+    Mutant(
+        "backup: whose rings these were",
+        "topicd/backup/create.py",
+        "record._replace(live=None, undrained=None, garbage=())",
+        "record",
+        pytest("tests/faults/test_backup_faults.py"),
+    ),
+    Mutant(
+        "backup: the log goes on behind its cut",
+        "topicd/backup/tree.py",
+        "limit=end - file.first_lsn, padding=WAL_TAIL)",
+        "limit=None)",
+        pytest("tests/faults/test_backup_faults.py"),
+    ),
+    Mutant(
+        "backup: a file that grows is linked",
+        "topicd/backup/tree.py",
+        "fixed = file.first_seq in sealed and file.part != DEL",
+        "fixed = True",
+        pytest("tests/faults/test_backup_faults.py"),
+    ),
+    Mutant(
+        "backup: a restored directory has its name before its bytes",
+        "topicd/backup/restore.py",
+        "def finish(fs: Fs, partial: Path, target: Path) -> None:\n    fs.sync_filesystem(partial)\n",
+        "def finish(fs: Fs, partial: Path, target: Path) -> None:\n",
+        pytest("tests/faults/test_backup_faults.py"),
     ),
     # ---- channels ----
     Mutant(
@@ -151,6 +363,66 @@ MUTANTS = [
         "        need = topic.policy.need\n",
         "        need = Need.PLACED\n",
         sweep("jobs", "crash"),
+    ),
+    Mutant(
+        "jobs: any number passes for that of the lease",
+        "shards/delivery/queues/leases.py",
+        "        return grant.base + seq - grant.first == number if number else grant.node == node\n",
+        "        return True\n",
+        pytest("tests/unit/delivery/queues"),
+    ),
+    Mutant(
+        "jobs: answered before the log has it",
+        "shards/delivery/queues/ending.py",
+        "        if not topic.policy.logged or not topic.live:\n            applied()\n            return\n",
+        "        applied()\n        return\n",
+        pytest("tests/unit/delivery/queues/test_delivery_ending.py"),
+    ),
+    Mutant(
+        "jobs: deleted before the dead letter is there",
+        "shards/delivery/queues/burying.py",
+        "            error = await self._try_often(service, seq)\n",
+        "            service.ending().buried.append(seq)\n            error = await self._try_often(service, seq)\n",
+        pytest("tests/unit/delivery/queues/test_delivery_burying.py"),
+    ),
+    Mutant(
+        "jobs: finished before what it leads to is stored",
+        "topicd/client/blocking/queue.py",
+        "        if then:\n            self._publish_then(job, then)\n"
+        "        ours = not self._ack(leased_rows([job.key])).skipped\n",
+        "        ours = not self._ack(leased_rows([job.key])).skipped\n"
+        "        if then:\n            self._publish_then(job, then)\n",
+        pytest("tests/unit/client/blocking/test_client_queue.py"),
+    ),
+    Mutant(
+        "jobs: of a stream, finished before what it leads to is stored",
+        "topicd/client/blocking/work.py",
+        "        if then:\n            self._queue._publish_then(job, then)\n        if wait:\n"
+        "            ours = self._finish_now(job)\n",
+        "        if wait:\n            ours = self._finish_now(job)\n            if then:\n"
+        "                self._queue._publish_then(job, then)\n",
+        pytest("tests/unit/client/blocking/test_client_queue.py"),
+    ),
+    Mutant(
+        "jobs: lease numbers begin anew with each run",
+        "shards/delivery/queues/leases.py",
+        "        self.next_number = max(self.next_number, self.marked, (run << RUN_SHIFT) + 1)\n",
+        "        self.next_number = max(self.next_number, 1)\n",
+        pytest("tests/unit/delivery/queues/test_delivery_leases.py"),
+    ),
+    Mutant(
+        "jobs: leaving an asyncio loop blocks it",
+        "topicd/client/aio/work.py",
+        "        if is_running(self._loop):\n",
+        "        if False and is_running(self._loop):\n",
+        pytest("tests/unit/client/aio/test_client_aio_queue.py"),
+    ),
+    Mutant(
+        "jobs: who asks does not wait for what a loop left",
+        "topicd/client/aio/caller.py",
+        "        if self._partings:\n            await self._until_parted()\n",
+        "",
+        pytest("tests/unit/client/aio/test_client_aio_queue.py"),
     ),
     Mutant(
         "append: not synced",
@@ -437,7 +709,8 @@ MUTANTS = [
     ),
 ]
 
-# The file channel's stand beside its tests.
+# The chat store's and the file channel's stand beside their tests.
+MUTANTS += [Mutant(*mutant, pytest(f"tests/unit/chat/{test}")) for *mutant, test in chat.MUTANTS]
 MUTANTS += [Mutant(*mutant, pytest("tests/unit/filechannel")) for mutant in filechannel.MUTANTS]
 
 

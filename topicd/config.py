@@ -93,6 +93,36 @@ class Settings:
     map_cache_bytes: int = _setting(
         "size", 16 * MIB, "indexes of sealed segments a delivery shard keeps for reading", low=0, high=NO_LIMIT
     )
+    cold_dir: str = _setting(
+        "file", "", "directory on a larger, slower disk for the data of old segments; empty: they stay in data_dir"
+    )
+    hot_retain_segments: int = _live(
+        "count", 4, "so many sealed segments of a topic stay as they are; 0: any number", low=0, high=NO_LIMIT
+    )
+    hot_retain_bytes: int = _live(
+        "size",
+        0,
+        "so many bytes of them; 0: any number; the stricter of the two counts, and older ones go to cold_dir, "
+        "are compressed, or both",
+        low=0,
+        high=NO_LIMIT,
+    )
+    compress: str = _live("choice", "none", "how older segments are compressed", choices=("none", "zstd"))
+    compress_level: int = _live("count", 3, "level of zstd", low=1, high=19)
+    cold_rate_bytes: int = _live(
+        "size",
+        64 * MIB,
+        "how much of a delivery shard's segments is moved in a second; less under pressure; 0: no limit",
+        low=0,
+        high=NO_LIMIT,
+    )
+    cold_cache_bytes: int = _setting(
+        "size",
+        32 * MIB,
+        "data of compressed and cold segments a delivery shard keeps for reading",
+        low=4 * MIB,
+        high=NO_LIMIT,
+    )
     allowed_uids: str = _live(
         "uids", "", "users that may connect, comma-separated; empty: the daemon's own user and root"
     )
@@ -226,6 +256,7 @@ class Settings:
         done = self.replace(
             data_dir=self.data_dir.absolute(),
             run_dir=self.run_dir.absolute(),
+            cold_dir=str(Path(self.cold_dir).absolute()) if self.cold_dir else "",
             wal_shards=self.wal_shards or min(cpus, AUTO_WAL_SHARDS_MAX),
             delivery_shards=self.delivery_shards or min(cpus, MAX_DELIVERY_SHARDS),
         )
@@ -258,6 +289,8 @@ class Settings:
             raise ConfigError("chat needs the packages of the extra `chat`: pip install 'topicd[chat]'")
         if self.http and self.http_tls and not (self.tls_cert and self.tls_key):
             raise ConfigError("http_tls needs tls_cert and tls_key")
+        if self.cold_dir and Path(self.cold_dir).is_relative_to(self.data_dir):
+            raise ConfigError(f"cold_dir {self.cold_dir} must be another directory than data_dir, and not inside it")
         if self.data_dir == self.run_dir:
             raise ConfigError(f"data_dir and run_dir must differ, both are {self.data_dir}")
 

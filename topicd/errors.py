@@ -118,6 +118,11 @@ class ConsumerHeld(TopicdError):
     summary = "somebody else reads as that consumer, or has taken it over"
 
 
+class SchemaViolation(TopicdError):
+    code, status, retriable = "schema_violation", 422, False
+    summary = "a record does not follow the topic's schema; detail has index, path and reason"
+
+
 class Conflict(TopicdError):
     code, status, retriable = "conflict", 409, False
     summary = "the change contradicts what exists (for example the immutable type)"
@@ -156,6 +161,11 @@ class Throttled(TopicdError):
 class StorageFailed(TopicdError):
     code, status, retriable = "storage_failed", 503, True
     summary = "the disk refused the write or the sync; nothing of the batch was stored"
+
+
+class ColdUnavailable(TopicdError):
+    code, status, retriable = "cold_unavailable", 503, True
+    summary = "the records are in the cold directory, whose disk is missing or does not answer"
 
 
 class StorageCorrupt(TopicdError):
@@ -217,6 +227,7 @@ ERRORS: dict[str, type[TopicdError]] = {
         QueueEmpty,
         NeedsRecovery,
         ConsumerHeld,
+        SchemaViolation,
         Conflict,
         NotAQueue,
         Incompatible,
@@ -225,6 +236,7 @@ ERRORS: dict[str, type[TopicdError]] = {
         TopicFull,
         Throttled,
         StorageFailed,
+        ColdUnavailable,
         StorageCorrupt,
         NotReady,
         WrongShard,

@@ -245,6 +245,12 @@ def frame_checksum(frames: Buffer) -> int:
     return checksum
 
 
+def seq_at(frames: Buffer, offset: int) -> int:
+    """Of the frame that begins at offset."""
+    seq: int = _TS.unpack_from(frames, offset + SEQ_AT)[0]
+    return seq
+
+
 def ts_at(frames: Buffer, offset: int) -> int:
     """Of the frame that begins at offset."""
     ts: int = _TS.unpack_from(frames, offset + TS_AT)[0]
@@ -257,14 +263,14 @@ def continue_batch(frames: bytearray, last_frame: int) -> None:
     frames[last_frame + FLAGS_AT] |= _MORE
 
 
-def copied_frame(node: bytes, tag: bytes, meta: bytes, data: bytes, hops: int, *, more: bool) -> bytes:
-    """A record as a router has changed it, to be stamped."""
+def copied_frame(node: bytes, tag: bytes, meta: bytes, data: bytes, hops: int, ts: int = 0, *, more: bool) -> bytes:
+    """A record as a router has changed it, to be stamped. ts: the record's."""
     flags = (FrameFlag.NODE if node else 0) | (FrameFlag.TAG if tag else 0) | (FrameFlag.MORE if more else 0)
     if meta:
         flags |= FrameFlag.META
         data = len(meta).to_bytes(2, "little") + meta + data
     length = FRAME_OVERHEAD - LEN_FIELD + len(node) + len(tag) + len(data)
-    head = HEADER.pack(length, FrameType.APPEND, flags, 0, 0, 0, len(node), hops, len(tag), len(data))
+    head = HEADER.pack(length, FrameType.APPEND, flags, 0, 0, ts, len(node), hops, len(tag), len(data))
     return b"".join((head, node, tag, data, _NO_CHECKSUM))
 
 

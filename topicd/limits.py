@@ -12,6 +12,7 @@ TOPIC_NAME_MAX = 255
 TOPIC_NAME_RULE = "1 to 255 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"
 INTERNAL = "topicd."  # names that begin so are topicd's own
 CHATS = f"{INTERNAL}chat."  # logs of chat stores
+CHAT_KEEPER = "topicd-chat"  # what the process that writes them calls itself
 STAGES = f"{INTERNAL}stage."  # what writers have staged
 COMMITS = f"{INTERNAL}commits."  # what was decided about it
 CHANNELS = f"{INTERNAL}channel."  # the logs of channels: behind it the hash of the handler, a dot, a name of its own
@@ -64,6 +65,8 @@ LASTING = 0xFFFF << 48  # producer ids from here on are remembered until they ar
 ROUTED = 0xFFFD << 48  # from here to SCATTERED: the producer that the router with the id in the lower bits writes as
 SCATTERED = 0xFFFE << 48  # from here to LASTING: the producer that jobs of the topic in the lower bits write as
 IDEMPOTENCY_KEY_MAX = 256
+SCHEMA_MAX = 64 * KIB  # characters of a topic's schema
+SCHEMA_WRITE_MAX = 4 * MIB  # data of one write that is checked against one
 
 CLAIM_MAX = 1_000  # jobs of one claim, one acknowledgement, one worker
 LEASE_MS_MIN = 100
@@ -85,4 +88,6 @@ CHANNEL_ACL_MAX = 1_000  # names in one list
 CHANNEL_HISTORY_MAX = 100  # messages of one answer
 CHANNEL_FLUSH_MS_MAX = 60_000
 
+BACKUP_LEASE_MS = 15_000  # a backup that is not heard of for so long is over
+BACKUP_LEASE_MS_MAX = 60_000
 SMALL_FILE_MAX = 64 * MIB

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from topicd.errors import Conflict, InvalidRequest
-from topicd.limits import COMMITS, INTERNAL, MAX_SEQ, MAX_TAG, STAGES, TOPIC_NAME, TOPIC_NAME_RULE
+from topicd.limits import COMMITS, INTERNAL, MAX_SEQ, MAX_TAG, SCHEMA_MAX, STAGES, TOPIC_NAME, TOPIC_NAME_RULE
 from topicd.topic_fields import plain_name, plain_value
 
 
@@ -67,6 +67,7 @@ class TopicConfig:
     idempotency_window_ms: int = field(default=120_000, metadata=_rule(0, 86_400_000))
     dedupe_node: bool = True
     retain: str = field(default="all", metadata=_choice("all", "acked"))
+    schema: str | None = field(default=None, metadata={"schema": True})  # JSON, as text
     lease_ms: int = field(default=30_000, metadata=_rule(100, 86_400_000))
     claim_jitter_ms: int = field(default=0, metadata=_rule(0, 5_000))
     max_deliveries: int = field(default=0, metadata=_rule(0, 1_000_000))
@@ -82,6 +83,9 @@ class TopicConfig:
     group_rate_per_s: int = field(default=0, metadata=_rule(0, 1_000_000))
     breaker_failures: int = field(default=0, metadata=_rule(0, 10_000))
     breaker_jobs: int = field(default=100, metadata=_rule(1, 10_000))
+    hot_retain_segments: int | None = field(default=None, metadata=_rule(0, MAX_SEQ))
+    hot_retain_bytes: int | None = field(default=None, metadata=_rule(0, MAX_SEQ))
+    compress: str = field(default="default", metadata=_choice("default", "none", "zstd"))
 
     @classmethod
     def from_fields(cls, given: Any) -> TopicConfig:
@@ -135,15 +139,20 @@ QUEUES_ONLY = (
 )
 
 
+_NULLABLE = ("priority", "hot_retain_segments", "hot_retain_bytes")
+# Fields that a queue does not take: its jobs are read when they are handed out, so they stay on the fast disk.
+LOGS_ONLY = ("hot_retain_segments", "hot_retain_bytes", "compress")
+
+
 def _fitting(config: TopicConfig) -> TopicConfig:
-    """The same, unless it asks a log for what only queues have."""
-    if config.type == "log":
-        for f in fields(TopicConfig):
-            if f.name in QUEUES_ONLY and getattr(config, f.name) != f.default:
-                raise InvalidRequest(
-                    f"config field {f.name} is for queues: a log takes its default only, {f.default!r}, "
-                    f"not {getattr(config, f.name)!r:.100}"
-                )
+    """The same, unless it asks a log for what only queues have, or a queue for what only logs have."""
+    foreign, other = (QUEUES_ONLY, "queues: a log") if config.type == "log" else (LOGS_ONLY, "logs: a queue")
+    for f in fields(TopicConfig):
+        if f.name in foreign and getattr(config, f.name) != f.default:
+            raise InvalidRequest(
+                f"config field {f.name} is for {other} takes its default only, {f.default!r}, "
+                f"not {getattr(config, f.name)!r:.100}"
+            )
     return config
 
 
@@ -183,7 +192,9 @@ def _checked_value(name: str, value: Any, rule: dict[str, Any]) -> Any:
                 f"config field dead_letter must be a topic name ({TOPIC_NAME_RULE}), not {value!r:.100}"
             )
         return value
-    if name == "priority" and value is None:
+    if "schema" in rule:
+        return _schema_text(value)
+    if name in _NULLABLE and value is None:
         return None
     if "choice" in rule:
         if value not in rule["choice"]:
@@ -202,6 +213,24 @@ def _checked_value(name: str, value: Any, rule: dict[str, Any]) -> Any:
     if not isinstance(value, bool):
         raise InvalidRequest(f"config field {name} must be true or false, not {value!r:.100}")
     return value
+
+
+def _schema_text(value: Any) -> str | None:
+    """A schema as compact text, of a value or of text. Whether it is a good one is said by who checks records by it."""
+    if value is None or value == "":
+        return None
+    import json  # few topics have one, and every start would load it
+
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+        text = json.dumps(found, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidRequest(f"config field schema must be a JSON Schema, not {value!r:.100}: {exc}") from None
+    if not isinstance(found, dict) or not found:  # an empty one allows everything: that is said with none
+        raise InvalidRequest(f"config field schema must be a JSON object that says something, not {value!r:.100}")
+    if len(text) > SCHEMA_MAX:
+        raise InvalidRequest(f"config field schema has {len(text)} characters, at most {SCHEMA_MAX} are allowed")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

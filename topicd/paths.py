@@ -14,7 +14,7 @@ _SHARD_DIR = re.compile(r"shard-(\d{2,})")
 _SNAPSHOT = re.compile(r"snapshot-(\d+)\.bin")
 _SNAPSHOT_PART = re.compile(r"snapshot-(\d+)\.part-(\d+)\.bin")
 _TOPIC_DIR = re.compile(r"([0-9a-f]{16})(\.deleted)?")
-_SEGMENT = re.compile(r"seg-(\d{20})\.(data|idx|tags|del|cut)")
+_SEGMENT = re.compile(r"seg-(\d{20})\.(data\.z|data|idx|tags|del|cut|cold)")
 
 
 class DataDir(NamedTuple):
@@ -36,6 +36,11 @@ class DataDir(NamedTuple):
     def identity(self) -> Path:
         """Topic-id high-water mark, run number and the instance whose rings may be left in shared memory."""
         return self.meta / "identity.bin"
+
+    @property
+    def cold(self) -> Path:
+        """Which directory holds the data of segments that have left this one."""
+        return self.meta / "cold.bin"
 
     def snapshots(self, dlv: int) -> Path:
         return self.meta / shard_dir_name(dlv)
@@ -73,6 +78,7 @@ class DataDir(NamedTuple):
         return self.root / "quarantine"
 
 
+COLD_MARK = "TOPICD-COLD"  # in a cold directory: whose it is
 METADATA_FILE = "metadata.bin"  # in each channel's directory
 CURSOR_FILE = "cursor.bin"  # beside it, where a channel is a queue: what is popped next
 TOPIC_NAME_FILE = "topic.bin"  # in each topic's directory: whose it is

@@ -4,6 +4,7 @@ its value: `ttl=1d`, `cap_bytes=1GiB`. The rules themselves: topicd/model.py.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from topicd.values import duration_ms, parse
@@ -22,6 +23,7 @@ HELP: dict[str, str] = {
     "idempotency_window_ms": "how long the key of a record is remembered",
     "dedupe_node": "whether readers may leave out records by their origin (exclude_nodes)",
     "retain": "all: caps and ttl decide; acked: what every named consumer has acknowledged is removed",
+    "schema": "a JSON Schema that the data of every record must follow; @FILE on the command line; none: any bytes",
     "lease_ms": "how long a claimed job belongs to its worker",
     "claim_jitter_ms": "claims that come within this time are served together, one job each",
     "max_deliveries": "after so many failures a job goes to dead_letter; 0: never",
@@ -37,7 +39,11 @@ HELP: dict[str, str] = {
     "group_rate_per_s": "the same for each group of jobs",
     "breaker_failures": "so many failures among the last breaker_jobs stop deliveries for a while; 0: never",
     "breaker_jobs": "how many of the last jobs the breaker looks at",
+    "hot_retain_segments": "so many sealed segments stay plain on the fast disk; 0: any number; none: as the daemon's",
+    "hot_retain_bytes": "so many bytes of them; 0: any number; none: as the daemon's; the stricter of the two counts",
+    "compress": "how older segments are compressed; default: as the daemon's",
 }
+_NULLABLE = ("priority", "dead_letter", "schema", "hot_retain_segments", "hot_retain_bytes")
 ALIASES = {name.removesuffix("_ms"): name for name in HELP if name.endswith("_ms")}  # ttl=1d
 
 
@@ -59,6 +65,7 @@ class TopicFields(TypedDict, total=False):
     idempotency_window_ms: int | str
     dedupe_node: bool
     retain: Literal["all", "acked"]
+    schema: dict[str, Any] | str | None
     lease: str | int
     lease_ms: int | str
     claim_jitter: str | int
@@ -79,6 +86,18 @@ class TopicFields(TypedDict, total=False):
     group_rate_per_s: int
     breaker_failures: int
     breaker_jobs: int
+    hot_retain_segments: int | None
+    hot_retain_bytes: int | str | None
+    compress: Literal["default", "none", "zstd"]
+
+
+def _schema(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ValueError(f"cannot be read: {exc}") from None
 
 
 def plain_name(name: str) -> str:
@@ -98,9 +117,11 @@ def plain_value(name: str, value: Any) -> Any:
 
 
 def typed_value(name: str, text: str, kind: str) -> Any:
-    """A value from the command line; kind: choice, range, real, flag or topic."""
-    if text in ("none", "null", "") and name in ("priority", "dead_letter"):
+    """A value from the command line; kind: choice, range, real, flag, topic or schema."""
+    if text in ("none", "null", "") and name in _NULLABLE:
         return None
+    if kind == "schema":
+        return _schema(text)
     if kind in ("choice", "topic"):
         return text
     if kind == "real":

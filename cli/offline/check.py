@@ -11,14 +11,23 @@ from typing import Any, NamedTuple
 from topicd import paths
 from topicd.cli.offline.channel_check import channels_of, check_channels
 from topicd.cli.offline.data_dir import Names, Offline, read_names, scan_past
-from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding, SegmentReport, check_record, check_segment
-from topicd.disk import envelope, identity
+from topicd.cli.offline.segment_check import (
+    DAMAGE,
+    NOTE,
+    Finding,
+    SegmentReport,
+    check_log_has,
+    check_record,
+    check_segment,
+)
+from topicd.disk import cold, envelope, identity
 from topicd.disk.fs import TMP_SUFFIX, Fs
 from topicd.errors import FormatError, TopicdError
+from topicd.frames import FrameType
 from topicd.shards.storage import snapshot
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import places
-from topicd.shards.storage.segment.names import DATA
+from topicd.shards.storage.segment.names import DATA, PACKED
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord
 from topicd.shards.storage.topic_entry import dead_on_record
 from topicd.shards.storage.topic_label import read_label
@@ -54,6 +63,7 @@ class WalReport:
     end_lsn: int = 0
     damage: list[WalDamage] = field(default_factory=list)
     unknown: list[WalFile] = field(default_factory=list)  # that hold no group at all
+    logged: dict[int, Ranges] = field(default_factory=dict)  # by topic: seqs of records in it
 
 
 @dataclass
@@ -84,7 +94,7 @@ def work_bytes(offline: Offline) -> int:
 def _data_files(fs: Fs, ids: list[int], data: paths.DataDir) -> Iterator[Path]:
     for topic_id in ids:
         for listed in places.list_files(fs, data.topic(topic_id)):
-            if listed.part == DATA and not listed.unfinished:
+            if listed.part in (DATA, PACKED) and not listed.unfinished:
                 yield listed.path
 
 
@@ -170,6 +180,9 @@ def check_wal(
             runs, bad = scan_past(chunk.view, group)
             report.groups += 1
             report.frames += sum(run.count for run in runs)
+            for run in runs:
+                if run.type == FrameType.APPEND:
+                    report.logged.setdefault(run.topic_id, Ranges()).add(run.first_seq, run.first_seq + run.count - 1)
             for start, stop, problem in bad:
                 first, last = lsn_at(group, start), lsn_at(group, stop) - 1
                 report.damage.append(WalDamage(chunk.path, first, last, f"bad frame ({problem})"))
@@ -219,6 +232,7 @@ def _settle_topic(
     for report in reports:
         if not report.unread and not report.foreign:
             check_record(offline.fs, report, dead.get(report.first_seq))
+            check_log_has(report, _logged(checked, topic_id) if report.to_come else Ranges())
         checked.findings += report.findings
     _check_neighbours(checked, topic_id, directory, [r for r in reports if r.count])
     name = _check_label(offline, topic_id, checked)
@@ -230,6 +244,13 @@ def _settle_topic(
             then = "the next start cannot tell whose it is" if name is None else f"the next start adopts it as {name}"
             checked.findings.append(Finding(DAMAGE, directory, f"{what}; {then}"))
     return reports
+
+
+def _logged(checked: Checked, topic_id: int) -> Ranges:
+    found = Ranges()
+    for wal in checked.wal:
+        found.update(wal.logged.get(topic_id, Ranges()))
+    return found
 
 
 def _dead_on_record(entry: dict[str, Any] | None) -> dict[int, DeadOnRecord]:
@@ -276,6 +297,7 @@ def _check_neighbours(checked: Checked, topic_id: int, directory: Path, reports:
 def _check_names(offline: Offline, checked: Checked) -> None:
     """Files that are not ours, and what crashes left."""
     fs, data = offline.fs, offline.data
+    _check_cold(offline, checked)
     for path in _strangers(offline):
         checked.findings.append(Finding(UNKNOWN, path, "topicd did not make this"))
     for name in fs.listdir(data.topics):
@@ -285,11 +307,37 @@ def _check_names(offline: Offline, checked: Checked) -> None:
             checked.findings.append(Finding(NOTE, data.topics / name, what))
 
 
+def _check_cold(offline: Offline, checked: Checked) -> None:
+    """Files in the cold directory that no segment here speaks of: nobody removes them."""
+    fs, data = offline.fs, offline.data
+    try:
+        found = cold.recorded(fs, data)
+        if found is None:
+            return
+        found.check(fs)
+        names = sorted(fs.listdir(found.topics))
+    except FormatError as exc:
+        checked.findings.append(Finding(DAMAGE, data.cold, exc.message))
+        return
+    except OSError as exc:
+        checked.findings.append(Finding(NOTE, data.cold, f"the cold directory is not there: {exc}"))
+        return
+    for name in names:
+        parsed = paths.parse_topic_dir(name)
+        here = places.list_segments(fs, data.topics / name) if parsed is not None else {}
+        for listed in places.list_files(fs, found.topics / name):
+            if listed.first_seq not in here and not fs.exists(data.topics / f"{name}.deleted"):
+                checked.findings.append(Finding(UNKNOWN, listed.path, "no segment of the data directory speaks of it"))
+
+
+_IN_META = {paths.DataDir(Path()).identity.name, paths.DataDir(Path()).cold.name}
+
+
 def _strangers(offline: Offline) -> Iterator[Path]:
     fs, data = offline.fs, offline.data
     tests: list[tuple[Path, Callable[[str], bool]]] = [
         (data.root, lambda name: name in _IN_ROOT),
-        (data.meta, lambda name: name == data.identity.name or paths.parse_shard_dir(name) is not None),
+        (data.meta, lambda name: name in _IN_META or paths.parse_shard_dir(name) is not None),
         (data.wal, lambda name: paths.parse_shard_dir(name) is not None),
         (data.topics, lambda name: paths.parse_topic_dir(name) is not None),
     ]

@@ -110,7 +110,7 @@ def _show(app: App, found: Overview) -> None:
         )
         for segment in survey.segments
     ]
-    app.out.table(columns, rows)
+    app.out.table(columns, rows, empty="no segments")
     if found.positions:
         receivers = [
             (
@@ -252,7 +252,7 @@ def compact(app: App, directory: Path) -> None:
         with Bar("compact", sum(segment.end - segment.begin for segment in plain), "bytes") as bar:
             removed, packed = channel.compress_all(bar.advance)
         after = channel.stats().disk_bytes
-    if app.json:
-        app.out.document({"removed": removed, "compressed": packed, "bytes_before": before, "bytes_after": after})
-    else:
-        app.out.text(f"{removed} segments removed, {packed} compressed: {size(before)} before, {size(after)} after")
+    app.out.either(
+        {"removed": removed, "compressed": packed, "bytes_before": before, "bytes_after": after},
+        f"{removed} segments removed, {packed} compressed: {size(before)} before, {size(after)} after",
+    )

@@ -127,7 +127,7 @@ def _unreadable(report: SegmentReport, offline: Offline) -> list[tuple[int, int]
     if not report.rebuild or DATA not in report.parts:
         return report.unreadable
     view = report.place.load(offline.fs, DATA).view
-    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), _end(report))
+    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), _end(report), report.before)
     return unreadable_parts(rebuilt, report.first_seq)
 
 
@@ -154,6 +154,7 @@ def _rebuild(report: SegmentReport, offline: Offline, quarantine: Quarantine) ->
         gone=seal.gone if seal is not None else Ranges(flagged(index, report.first_seq, GONE)),
         created_ms=seal.created_ms if seal is not None else None,
         last_seq=_end(report),
+        before=report.before,
     )
     lost = sum(d.last_seq - d.first_seq + 1 for d in sealed.damage if not d.repaired)
     done = f"index and seal built anew: {sealed.info.count - lost} of {sealed.info.count} seqs kept"

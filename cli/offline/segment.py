@@ -20,10 +20,12 @@ from topicd.cli.options import data_dir_option
 from topicd.cli.show.human import count, local_time, printable, size
 from topicd.cli.show.progress import Bar
 from topicd.cli.show.render import Column, json_bytes
+from topicd.disk.cold import ColdMissing
+from topicd.errors import FormatError
 from topicd.frames import core
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import parse_marks
-from topicd.shards.storage.segment.names import DATA, DEL, topic_id_of
+from topicd.shards.storage.segment.names import COLD, DATA, DEL, topic_id_of
 from topicd.shards.storage.segment.places import list_segments, resolve
 from topicd.shards.storage.segment.reindex import reindex
 
@@ -71,11 +73,18 @@ def stored_records(
 ) -> Iterator[dict[str, Any]]:
     """Every frame that can be believed, in order of seq."""
     for first, parts in list_segments(offline.fs, directory).items():
-        if DATA not in parts:
-            damage.append(f"{resolve(directory, first).file(DATA)} is missing")
+        place = resolve(directory, first)
+        try:
+            if place.lies(offline.fs) is None and COLD in parts:
+                continue  # it is being removed
+            content = place.load(offline.fs, DATA)
+        except FileNotFoundError:
+            damage.append(f"{place.file(DATA)} is missing")
+            continue
+        except (ColdMissing, FormatError) as error:
+            damage.append(f"{place.file(COLD)}: {error}")
             continue
         dead = _dead(offline, directory, first) if DEL in parts else Ranges()
-        content = resolve(directory, first).load(offline.fs, DATA)
         damage += [f"{resolve(directory, first).file(DATA)}: {part}" for part in content.bad]
         view = content.view
         rebuilt = reindex(view, first, topic_id_of(directory), None)
@@ -134,7 +143,9 @@ def verify(app: App, data_dir: str | None, topics: tuple[str, ...]) -> int:
     if app.json:
         app.out.document([_report_body(topic, report) for topic, report in reports])
     else:
-        app.out.table(COLUMNS, [_report_row(topic, report) for topic, report in reports])
+        app.out.table(COLUMNS, [_report_row(topic, report) for topic, report in reports], empty="no segments")
+        if reports:
+            app.out.text(_total(reports))
         for finding in checked.findings:
             app.out.text(f"{finding.severity}: {finding}")
     return Exit.FAILED if checked.damaged else Exit.OK
@@ -150,6 +161,13 @@ COLUMNS = [
     Column("tags", right=True, rank=3),
     Column("result"),
 ]
+
+
+def _total(reports: list[tuple[str, SegmentReport]]) -> str:
+    segments = "1 segment" if len(reports) == 1 else f"{count(len(reports))} segments"
+    seqs, data_bytes = (sum(getattr(report, name) for _, report in reports) for name in ("count", "data_bytes"))
+    damaged = sum(report.damaged for _, report in reports)
+    return f"{segments}, {count(seqs)} seqs, {size(data_bytes)}: {f'{count(damaged)} damaged' if damaged else 'all ok'}"
 
 
 def _report_row(topic: str, report: SegmentReport) -> list[str]:

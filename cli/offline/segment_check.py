@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from topicd.disk.cold import ColdMissing
 from topicd.disk.fs import Fs, is_directory
 from topicd.disk.loading import Content
 from topicd.errors import FormatError, StorageCorrupt
@@ -25,9 +26,11 @@ from topicd.shards.storage.segment.index import (
     tiled_entries,
 )
 from topicd.shards.storage.segment.misplaced import Owner, stranger
-from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
+from topicd.shards.storage.segment.names import COLD, DATA, DEL, IDX, PACKED, TAGS, topic_id_of
 from topicd.shards.storage.segment.places import SegmentPlace, resolve
+from topicd.shards.storage.segment.pointer import load_pointer
 from topicd.shards.storage.segment.reindex import Rebuilt, reindex
+from topicd.shards.storage.segment.seal import segment_end
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord, missing_marks, unknown_marks
 from topicd.shards.storage.segment.tags import Seal, TagTable, read_seal
 
@@ -70,13 +73,23 @@ class SegmentReport:
     missing_marks: list[tuple[int, int]] = field(default_factory=list)  # that a snapshot has on record
     directories: list[str] = field(default_factory=list)  # parts in whose place a directory is
     owner: Owner | None = None  # whose records the data file holds, if they are not the segment's
-    newest: bool = False
+    following: int | None = None  # first seq of the next segment, None for the newest
+    to_come: list[tuple[int, int]] = field(default_factory=list)  # seqs that only the log may still have
     unread: bool = False  # the disk refused
     foreign: bool = False  # of a version not known here: nobody may touch it
 
     @property
     def last_seq(self) -> int:
         return self.first_seq + self.count - 1
+
+    @property
+    def newest(self) -> bool:
+        return self.following is None
+
+    @property
+    def before(self) -> int | None:
+        """A seq that it cannot have."""
+        return segment_end(self.first_seq, self.seal, self.claimed_last, self.following)
 
     @property
     def damaged(self) -> bool:
@@ -95,29 +108,35 @@ class SegmentReport:
 
 def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], following: int | None) -> SegmentReport:
     """following: first seq of the next segment, None for the newest."""
-    report = SegmentReport(topic_dir, first, parts, newest=following is None)
+    report = SegmentReport(topic_dir, first, parts, following=following)
     _leave_out_directories(fs, report)
     parts = report.parts
     if DEL in parts:
         _check_marks(fs, report)
-    if DATA not in parts:
+    if not parts & {DATA, PACKED, COLD}:
         _without_data(fs, report)
         return report
     index = report.place.read_index(fs)
-    view = _check_sectors(fs, report, DATA).view
+    found = _check_sectors(fs, report, DATA) if DATA in parts else _elsewhere(fs, report)
+    if found is None:
+        return report
+    view = found.view
     for part in sorted(parts & {IDX, TAGS}):
         _check_sectors(fs, report, part)
     report.data_bytes = len(view)
     report.seal = _read_seal(fs, report) if TAGS in parts else None
     if report.foreign:
         return report
-    report.owner = stranger(fs, topic_dir, first, parts, report.seal, following or MAX_SEQ)
+    if DATA in parts:
+        report.owner = stranger(fs, topic_dir, first, parts, report.seal, following or MAX_SEQ)
     if report.owner is not None:
         report.count = report.seal.count if report.seal else tiled_entries(index)
         report.note(DAMAGE, DATA, f"holds {report.owner}", first, max(report.last_seq, first))
         return report
     if report.seal is not None:
         _check_sealed(fs, report, report.seal, index, view)
+        if DATA not in parts:
+            report.unreadable = []  # a block that is damaged has no bytes that could be kept aside
     else:
         _check_unsealed(report, index, view, following)
     report.deleted = report.marks.count_within(first, report.last_seq) + sum(
@@ -153,6 +172,14 @@ def check_record(fs: Fs, report: SegmentReport, record: DeadOnRecord | None) -> 
         report.note(DAMAGE, DEL, what, report.first_seq, report.last_seq)
 
 
+def check_log_has(report: SegmentReport, logged: Ranges) -> None:
+    """What a start would take from the log must be there."""
+    for part in report.to_come:
+        for first, last in logged.missing(*part):
+            what = "frames cannot be read, and those behind them are cut: the log does not have them"
+            report.note(DAMAGE, DATA, what, first, last)
+
+
 def _check_sectors(fs: Fs, report: SegmentReport, part: str) -> Content:
     """Bytes that the disk does not give; which records they cost is found by reading on without them."""
     content = report.place.load(fs, part)
@@ -175,7 +202,7 @@ def _check_sealed(fs: Fs, report: SegmentReport, seal: Seal, index: bytes, view:
     except StorageCorrupt:
         report.note(DAMAGE, TAGS, "the tag table fails its checksum")
         report.rebuild = True
-    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), report.last_seq)
+    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), report.last_seq, report.before)
     known = Ranges(flagged(index, report.first_seq, DAMAGED)) if not report.rebuild else Ranges()
     _note_unreadable(report, rebuilt, known)
     readable_last = report.first_seq + entry_count(rebuilt.entries) - 1
@@ -189,7 +216,7 @@ def _check_unsealed(report: SegmentReport, index: bytes, view: memoryview, follo
     claimed = tiled_entries(index)
     report.claimed_last = report.first_seq + claimed - 1
     last = None if following is None else following - 1
-    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), last)
+    rebuilt = reindex(view, report.first_seq, topic_id_of(report.directory), last, report.before)
     report.count = entry_count(rebuilt.entries)
     if TAGS in report.parts:
         report.note(DAMAGE, TAGS, "the seal cannot be read")
@@ -212,7 +239,10 @@ def _check_tail(report: SegmentReport, rebuilt: Rebuilt, index: bytes, size: int
     synced_last = report.first_seq + synced - 1
     durable = [(first, min(last, synced_last)) for first, last in rebuilt.damaged if first <= synced_last]
     _note_unreadable(report, rebuilt._replace(damaged=durable), Ranges())
-    if len(durable) < len(rebuilt.damaged):
+    unsynced = [(max(first, synced_last + 1), last) for first, last in rebuilt.damaged if last > synced_last]
+    if unsynced:
+        # A start cuts from the first of them on, and what lies behind it comes from the log, too.
+        report.to_come.append((unsynced[0][0], report.last_seq))
         report.note(NOTE, DATA, "unsynced writes arrived out of order; the next start takes them from the WAL")
     if rebuilt.bad_tail:
         report.note(NOTE, DATA, f"{rebuilt.bad_tail} bytes of a torn tail; the next start cuts them")
@@ -256,6 +286,29 @@ def _check_marks(fs: Fs, report: SegmentReport) -> None:
         report.bad_marks = True
     if marks.end != marks.size:
         report.note(NOTE, DEL, f"{marks.size - marks.end} bytes of a torn mark; the next start cuts them")
+
+
+def _elsewhere(fs: Fs, report: SegmentReport) -> Content | None:
+    """Frames that are packed or in the cold directory. None: there is nothing to be checked, or it cannot be."""
+    part = PACKED if PACKED in report.parts else COLD
+    try:
+        if part == COLD and load_pointer(fs, report.file(COLD)).dropped:
+            report.note(NOTE, COLD, "is being removed; the daemon finishes it when the cold directory is there")
+            return None
+        content = report.place.load(fs, DATA)
+    except (OSError, FormatError) as error:
+        report.seal = _read_seal(fs, report) if TAGS in report.parts else None
+        report.sealed, report.count = True, report.seal.count if report.seal else 0
+        if isinstance(error, ColdMissing):
+            severity, what = NOTE, f"not checked: {error.filename} {error.strerror}"
+        else:
+            why = error.message if isinstance(error, FormatError) else str(error.strerror)
+            severity, what = DAMAGE, f"its frames cannot be read: {why}"
+        report.note(severity, part, what, report.first_seq, report.last_seq)
+        return None
+    for bad in content.bad:
+        report.note(DAMAGE, part, str(bad))
+    return content
 
 
 def _without_data(fs: Fs, report: SegmentReport) -> None:

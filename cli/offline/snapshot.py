@@ -53,7 +53,7 @@ def list_snapshots(app: App, data_dir: str | None) -> int:
             ]
             for row in rows
         ]
-        app.out.table(columns, cells)
+        app.out.table(columns, cells, empty="no snapshots")
     return Exit.FAILED if any(row["problem"] for row in rows) else Exit.OK
 
 
@@ -104,7 +104,7 @@ def show(app: App, data_dir: str | None, shard: int, number: int | None) -> None
         ]
         for entry in sorted(body["topics"], key=lambda entry: str(entry["name"]))
     ]
-    app.out.table(columns, rows)
+    app.out.table(columns, rows, empty="no topics")
 
 
 def _all(offline: Offline) -> list[tuple[int, int]]:

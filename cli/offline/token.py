@@ -97,6 +97,7 @@ def list_tokens(app: App, file: Path | None) -> None:
             )
             for row in rows
         ],
+        empty="no tokens",
     )
 
 
@@ -129,10 +130,7 @@ def revoke(app: App, name: str, yes: bool, file: Path | None) -> None:
         raise CliError(f"there is no token {name!r} in {path}", Exit.NOT_FOUND, "`topicctl token list` shows all")
     confirm(f"Revoke {name} in {path}?", yes)
     token_file.revoke(path, name)
-    if app.json:
-        app.out.document({"name": name, "revoked": True, "file": str(path)})
-    else:
-        app.out.text(f"revoked {name}; {_HOLDS}")
+    app.out.either({"name": name, "revoked": True, "file": str(path)}, f"revoked {name}; {_HOLDS}")
 
 
 def _path(given: Path | None) -> Path:

@@ -30,6 +30,8 @@ def troubles(stats: dict[str, Any]) -> list[str]:
         found.append(f"{stats['damage']} damaged places, run fsck")
     if stats.get("snapshot_failing"):
         found.append("snapshots fail, the WAL keeps growing; the log of the process says why")
+    if stats.get("cold_trouble"):
+        found.append(f"history in the cold directory: {stats['cold_trouble']}")
     return found
 
 

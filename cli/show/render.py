@@ -75,13 +75,27 @@ class Output:
         if data:
             self._write(data, nl=False)
 
+    def either(self, body: Any, line: str) -> None:
+        """One JSON document, or what it says in a line."""
+        if self.json_mode:
+            self.document(body)
+        else:
+            self.text(line)
+
     # ---- for people ----
 
     def text(self, line: str) -> None:
         self._write(line)
 
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], title: str = "") -> None:
-        self.show(make_table(columns, list(rows), self.width, title))
+    def table(
+        self, columns: Sequence[Column], rows: Iterable[Sequence[str]], title: str = "", *, empty: str = "none"
+    ) -> None:
+        """One without rows says so, instead of a head without a body."""
+        cells = list(rows)
+        if cells:
+            self.show(make_table(columns, cells, self.width, title))
+        else:
+            self.text(f"{title}: {empty}" if title else empty)
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
         """`name  value`, one per line, values under each other."""
@@ -142,7 +156,8 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
     natural = {
         i: max([cell_len(column.title), *(cell_len(row[i]) for row in rows)]) for i, column in enumerate(columns)
     }
-    least = {i: min(wide, SHRUNK) if columns[i].shrink else wide for i, wide in natural.items()}
+    shrink = {i for i, column in enumerate(columns) if column.shrink and not column.right}
+    least = {i: min(wide, SHRUNK) if i in shrink else wide for i, wide in natural.items()}
     while total_width(least) > width:
         last = max(least, key=lambda i: (columns[i].rank, i))
         if columns[last].rank == 0:
@@ -151,7 +166,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
     widths = {i: natural[i] for i in least}
     # A number that is cut is another number: text gives way, then the last columns.
     texts = [i for i in widths if not columns[i].right]
-    for floor, cut in ((SHRUNK, [i for i in widths if columns[i].shrink]), (1, texts)):
+    for floor, cut in ((SHRUNK, [i for i in widths if i in shrink]), (1, texts)):
         while total_width(widths) > width and any(widths[i] > floor for i in cut):
             widest = max(cut, key=lambda i: widths[i])
             widths[widest] -= 1

@@ -49,10 +49,7 @@ def leave(app: App, channel: str, user: str | None) -> None:
     """Be a member of CHANNEL no more. Without members it goes, unless it is persistent; a queue goes with its owner."""
     with app.connect() as client:
         gone = client.channels.leave(channel, user=user)
-    if app.json:
-        app.out.document({"channel": channel, "gone": gone})
-    else:
-        app.out.text(f"left {channel}" + (", which is gone" if gone else ""))
+    app.out.either({"channel": channel, "gone": gone}, f"left {channel}" + (", which is gone" if gone else ""))
 
 
 @channel.verb("list", examples="topicctl channel list\ntopicctl channel list --as ann --json")
@@ -110,10 +107,7 @@ def members(app: App, channel: str, user: str | None) -> None:
     rows = [
         (one, "owner" if one == found.owner else "member", "yes" if one in connected else "no") for one in found.users
     ]
-    if rows:
-        app.out.table([Column("user"), Column("is"), Column("connected")], rows)
-    else:
-        app.out.text("no members")
+    app.out.table([Column("user"), Column("is"), Column("connected")], rows, empty="no members")
 
 
 @channel.verb(
@@ -199,10 +193,7 @@ def delete(app: App, channel: str, yes: bool, user: str | None) -> None:
     confirm(f"Delete channel {channel} with everything in it?", yes)
     with app.connect() as client:
         client.channels.delete(channel, user=user)
-    if app.json:
-        app.out.document({"channel": channel, "deleted": True})
-    else:
-        app.out.text(f"deleted {channel}")
+    app.out.either({"channel": channel, "deleted": True}, f"deleted {channel}")
 
 
 # ---- messages ----
@@ -274,10 +265,7 @@ def seq(app: App, channel: str, user: str | None) -> None:
     """Print the seqs of the first and the last message of CHANNEL that is kept; 0 0: there is none."""
     with app.connect() as client:
         first, last = client.channels.seq(channel, user=user)
-    if app.json:
-        app.out.document({"channel": channel, "first_seq": first, "last_seq": last})
-    else:
-        app.out.text(f"{first} {last}")
+    app.out.either({"channel": channel, "first_seq": first, "last_seq": last}, f"{first} {last}")
 
 
 # ---- queues ----
@@ -303,10 +291,7 @@ def pop(app: App, channel: str, user: str | None) -> None:
     """Take the first element of the queue CHANNEL, at most once, and print it."""
     with app.connect() as client:
         found = client.channels.pop(channel, user=user)
-    if app.json:
-        app.out.document(_message(found))
-    else:
-        app.out.text(_shown(found.data))
+    app.out.either(_message(found), _shown(found.data))
 
 
 @channel.verb("clear", examples="topicctl channel clear jobs --yes")
@@ -319,10 +304,7 @@ def clear(app: App, channel: str, yes: bool, user: str | None) -> None:
     confirm(f"Give up everything in {channel}?", yes)
     with app.connect() as client:
         cleared = client.channels.clear(channel, user=user)
-    if app.json:
-        app.out.document({"channel": channel, "cleared": cleared})
-    else:
-        app.out.text(f"cleared {channel}: {count(cleared)} elements")
+    app.out.either({"channel": channel, "cleared": cleared}, f"cleared {channel}: {count(cleared)} elements")
 
 
 # ---- printed ----
@@ -348,10 +330,7 @@ def _say(app: App, info: ChannelInfo) -> None:
 
 
 def _say_seq(app: App, channel: str, seq: int) -> None:
-    if app.json:
-        app.out.document({"channel": channel, "seq": seq})
-    else:
-        app.out.text(str(seq))
+    app.out.either({"channel": channel, "seq": seq}, str(seq))
 
 
 def _message(item: ChannelMessage) -> dict[str, Any]:

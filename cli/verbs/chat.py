@@ -61,10 +61,7 @@ def send(app: App, room: str, text: str, user: str, kind: str, msg_id: str | Non
     """Send TEXT to the chat ROOM, or to a user as @NAME. A room that does not exist is made."""
     with app.connect() as client:
         sent = client.chat.send(room, text, user=user, id=msg_id, kind=kind)
-    if app.json:
-        app.out.document(asdict(sent))
-    else:
-        app.out.text(f"{room}#{sent.seq}" if sent.seq else f"{room}: it was there already")
+    app.out.either(asdict(sent), f"{room}#{sent.seq}" if sent.seq else f"{room}: it was there already")
 
 
 @chat.verb(
@@ -143,10 +140,7 @@ def mark(app: App, room: str, seq: int, user: str) -> None:
     """Say that a user has read the chat ROOM up to SEQ. It never goes back."""
     with app.connect() as client:
         read_seq = client.chat.mark(room, seq, user=user)
-    if app.json:
-        app.out.document({"read_seq": read_seq})
-    else:
-        app.out.text(f"{user} has read {room} up to {read_seq}")
+    app.out.either({"read_seq": read_seq}, f"{user} has read {room} up to {read_seq}")
 
 
 # ---- members and identities ----
@@ -180,10 +174,7 @@ def add(app: App, room: str, member: str, role: str, kind: str, user: str | None
     """Add MEMBER to the chat ROOM, which is made if there is none."""
     with app.connect() as client:
         client.chat.add(room, member, role=role, user=user, kind=kind)
-    if app.json:
-        app.out.document({"chat": room, "member": member, "role": role})
-    else:
-        app.out.text(f"{member} belongs to {room} as {role}")
+    app.out.either({"chat": room, "member": member, "role": role}, f"{member} belongs to {room} as {role}")
 
 
 @chat.verb(
@@ -197,10 +188,7 @@ def remove(app: App, room: str, member: str, user: str | None) -> None:
     """Remove MEMBER from the chat ROOM."""
     with app.connect() as client:
         client.chat.remove(room, member, user=user)
-    if app.json:
-        app.out.document({"chat": room, "removed": member})
-    else:
-        app.out.text(f"{member} does not belong to {room} any more")
+    app.out.either({"chat": room, "removed": member}, f"{member} does not belong to {room} any more")
 
 
 identity = Group("identity", help="What a user wants others to know, for example a public key.", no_args_is_help=True)
@@ -216,10 +204,7 @@ def identity_put(app: App, user: str, file: Path) -> None:
     blob = sys.stdin.buffer.read(1_025) if str(file) == "-" else file.read_bytes()
     with app.connect() as client:
         stored = client.chat.put_identity(user, blob)
-    if app.json:
-        app.out.document({"stored": stored})
-    else:
-        app.out.text(f"stored, {len(blob)} bytes" if stored else "not stored: a later one is there")
+    app.out.either({"stored": stored}, f"stored, {len(blob)} bytes" if stored else "not stored: a later one is there")
 
 
 @identity.verb("get", examples="topicctl chat identity get ann > key.pub")

@@ -156,10 +156,7 @@ def rebuild(app: App, yes: bool) -> None:
     confirm("Make the chat store anew from its log?", yes)
     with app.connect() as client:
         found = client.chat.rebuild()
-    if app.json:
-        app.out.document(found)
-    else:
-        app.out.text(f"{count(found['rows'])} rows up to seq {count(found['seq'])}")
+    app.out.either(found, f"{count(found['rows'])} rows up to seq {count(found['seq'])}")
 
 
 VERBS: tuple[Verb, ...] = (stats, digest, sync, retain, verify, rebuild)

@@ -43,7 +43,7 @@ def show(app: App, changed: bool, file: str | None) -> None:
         )
         for name in names
     ]
-    app.out.table(columns, rows)
+    app.out.table(columns, rows, empty="every setting has its default")
 
 
 @config.verb("check", online=False, examples="topicctl config check --config /etc/topicd/topicd.toml")
@@ -53,7 +53,4 @@ def check(app: App, file: str | None) -> None:
     """Say whether the settings can be used; exit code 2 if not."""
     loaded = load(file)
     found: dict[str, Any] = {"ok": True, "file": str(loaded.file) if loaded.file else None}
-    if app.json:
-        app.out.document(found)
-    else:
-        app.out.text(f"settings are fine ({found['file'] or 'no file'})")
+    app.out.either(found, f"settings are fine ({found['file'] or 'no file'})")

@@ -196,10 +196,7 @@ def remove(app: App, topic: str, name: str, yes: bool) -> None:
         known = find(client, topic, name)
         confirm(f"remove consumer {name!r} of {topic!r}, which is at seq {known.acked_seq}?", yes)
         client.remove_consumer(topic, name)
-    if app.json:
-        app.out.document({"topic": topic, "name": name, "removed": True})
-    else:
-        app.out.text(f"removed {name}")
+    app.out.either({"topic": topic, "name": name, "removed": True}, f"removed {name}")
 
 
 def find(client: Client, topic: str, name: str) -> ConsumerInfo:

@@ -73,10 +73,7 @@ def remove(app: App, name: str) -> None:
     del found.known[name]
     found.current = "" if found.current == name else found.current
     found.save()
-    if app.json:
-        app.out.document({"name": name, "removed": True})
-    else:
-        app.out.text(f"removed {name}")
+    app.out.either({"name": name, "removed": True}, f"removed {name}")
 
 
 @context.verb("list", online=False, examples="topicctl context list")
@@ -99,7 +96,4 @@ def list_contexts(app: App) -> None:
 
 
 def _say(app: App, found: Contexts, name: str, text: str) -> None:
-    if app.json:
-        app.out.document({**asdict(found.known[name]), "current": found.current == name})
-    else:
-        app.out.text(text)
+    app.out.either({**asdict(found.known[name]), "current": found.current == name}, text)

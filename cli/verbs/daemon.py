@@ -60,10 +60,7 @@ def version(app: App) -> None:
         "core": "native" if is_native else f"pure ({why_pure})",
         "modules": "compiled" if not compiled.why_not_used else f"interpreted ({compiled.why_not_used})",
     }
-    if app.json:
-        app.out.document(facts)
-    else:
-        app.out.text("topicctl {version} (Python {python}, {core} core, {modules} modules)".format(**facts))
+    app.out.either(facts, "topicctl {version} (Python {python}, {core} core, {modules} modules)".format(**facts))
 
 
 @verb("shards", examples="topicctl shards\ntopicctl shards --json | jq '.wal[].synced_lsn'")

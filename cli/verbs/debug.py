@@ -21,10 +21,7 @@ def pressure(app: App, value: str) -> None:
 
     with app.connect() as client:
         found = client._caller.ask(requests.force_pressure(_wanted(value)))
-    if app.json:
-        app.out.document(found)
-    else:
-        app.out.text(f"pressure {pressure_line(found)}")
+    app.out.either(found, f"pressure {pressure_line(found)}")
 
 
 def _wanted(value: str) -> float | None:

@@ -58,10 +58,10 @@ def delete(
         client.state(topic, touch=False)
         confirm(f"delete {what} for good?", yes)
         done = client.delete(topic, before, match)
-    if app.json:
-        app.out.document({"topic": topic, "dry_run": False, **asdict(done)})
-    else:
-        app.out.text(f"deleted {records_word(done.deleted)} ({size(done.deleted_bytes)}); {count(done.count)} are left")
+    app.out.either(
+        {"topic": topic, "dry_run": False, **asdict(done)},
+        f"deleted {records_word(done.deleted)} ({size(done.deleted_bytes)}); {count(done.count)} are left",
+    )
 
 
 def described(topic: str, before: int | None, tag: str | None, tag_prefix: str | None) -> str:

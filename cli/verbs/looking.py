@@ -34,7 +34,7 @@ def settings(app: App, changed: bool) -> None:
         (name, _text(found[name]), _text(plain.get(name)), str(config.FIELDS[name].metadata["help"])) for name in names
     ]
     columns = [Column("setting"), Column("value", shrink=True), Column("default", shrink=True), Column("what", rank=1)]
-    app.out.table(columns, rows)
+    app.out.table(columns, rows, empty="every setting has its default")
 
 
 def _text(value: Any) -> str:

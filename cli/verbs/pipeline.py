@@ -13,7 +13,7 @@ from topicd.cli.ask import confirm
 from topicd.cli.exits import Exit
 from topicd.cli.groups import Group
 from topicd.cli.options import data_dir_option
-from topicd.cli.show.human import count, size
+from topicd.cli.show.human import count, parse_age, size
 from topicd.cli.show.progress import Bar
 from topicd.cli.show.render import Column
 from topicd.cli.topic_names import complete_topics
@@ -270,6 +270,116 @@ def membership_audit(app: App, data_dir: str | None, master: str | None, dry_run
     from topicd.spark.pipelines import membership_audit as job
 
     options = job.Options(_place(app), data_dir, dry_run)
+    return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
+
+
+@run.verb(
+    "queue-report",
+    examples="""
+    topicctl pipeline run queue-report thumbs
+    topicctl pipeline run queue-report thumbs --json | jq .failures
+    """,
+)
+@click.argument("queue", shell_complete=complete_topics)
+@spark_options
+@pass_app
+def queue_report(app: App, queue: str, master: str | None, dry_run: bool) -> int:
+    """Report how QUEUE has done, by group: jobs that are done and kept (keep_done_ms), and its dead letters."""
+    from topicd.spark.pipelines import queue_report as job
+
+    options = job.Options(_place(app), queue, dry_run)
+    return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
+
+
+# ---- chat stores ----
+
+_ARCHIVE = click.option(
+    "--archive", type=_DIRECTORY, metavar="DIR", help="An archive of topicd.chat.00 instead of the live store."
+)
+_TOP = click.option("--top", type=click.IntRange(1), default=100, metavar="N", help="So many rows at most [100].")
+
+
+@run.verb(
+    "inbox-rollup",
+    examples="""
+    topicctl pipeline run inbox-rollup
+    topicctl pipeline run inbox-rollup --archive /backup/topics --top 10 --json
+    """,
+)
+@_ARCHIVE
+@_TOP
+@spark_options
+@pass_app
+def inbox_rollup(app: App, archive: Path | None, top: int, master: str | None, dry_run: bool) -> int:
+    """Count chats and unread messages of every user of the chat store; those with most unread first."""
+    from topicd.spark.pipelines import inbox_rollup as job
+
+    options = job.Options(_place(app), archive, top, dry_run)
+    return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
+
+
+@run.verb(
+    "retention-plan",
+    examples="""
+    topicctl pipeline run retention-plan --older-than 90d
+    topicctl pipeline run retention-plan --older-than 1d --archive /backup/topics --json
+    """,
+)
+@click.option("--older-than", required=True, metavar="AGE", help="30m, 12h, 90d.")
+@_ARCHIVE
+@_TOP
+@spark_options
+@pass_app
+def retention_plan(app: App, older_than: str, archive: Path | None, top: int, master: str | None, dry_run: bool) -> int:
+    """Say what `topicctl chat retain` would remove, chat by chat; those that lose most first."""
+    from topicd.clock import SystemClock
+    from topicd.spark.pipelines import retention_plan as job
+
+    age = parse_age(older_than)
+    if age is None:
+        raise click.UsageError(f"--older-than {older_than!r} is no age like 90d, 12h")
+    cutoff_ms = SystemClock().now_ms() - int(age.total_seconds() * 1000)
+    options = job.Options(_place(app), max(0, cutoff_ms), archive, top, dry_run)
+    return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
+
+
+@run.verb(
+    "digests",
+    examples="""
+    topicctl pipeline run digests
+    topicctl pipeline run digests --archive /backup/topics
+    """,
+)
+@_ARCHIVE
+@spark_options
+@pass_app
+def digests(app: App, archive: Path | None, master: str | None, dry_run: bool) -> int:
+    """Make the digests of a chat store from its log, as `topicctl chat digest` shows them."""
+    from topicd.spark.pipelines import digests as job
+
+    options = job.Options(_place(app), archive, dry_run)
+    return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
+
+
+@run.verb(
+    "anti-entropy",
+    examples="""
+    topicctl pipeline run anti-entropy /backup/one /backup/two
+    topicctl pipeline run anti-entropy /backup/one --plan lacking.ndjson
+    """,
+)
+@click.argument("first", type=_DIRECTORY)
+@click.argument("second", type=_DIRECTORY, required=False)
+@click.option("--plan", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write all ids there.")
+@spark_options
+@pass_app
+def anti_entropy(
+    app: App, first: Path, second: Path | None, plan: Path | None, master: str | None, dry_run: bool
+) -> int:
+    """Say what the chat stores of two archives lack of each other; without SECOND, of FIRST and the live store."""
+    from topicd.spark.pipelines import anti_entropy as job
+
+    options = job.Options(_place(app), first, second, plan, dry_run)
     return _run(app, master, lambda spark, progress: job.run(spark, options, progress))
 
 

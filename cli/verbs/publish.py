@@ -106,10 +106,7 @@ def _opened(path: str) -> Iterator[BufferedReader]:
 def _publish_one(app: App, topic: str, data: bytes, given: dict[str, Any]) -> None:
     with app.connect() as client:
         seq = client.publish(topic, data, **given)
-        if app.json:
-            app.out.document({"topic": topic, "seq": seq})
-        else:
-            app.out.text(f"{topic}#{seq}")
+        app.out.either({"topic": topic, "seq": seq}, f"{topic}#{seq}")
         _note_new_topic(client, topic, seq)
 
 

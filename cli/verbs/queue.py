@@ -153,19 +153,15 @@ def put(
             _put_lines(app, jobs, content.splitlines(), tag, how)
             return
         done = jobs.put(content, tag=tag, meta=labels, **how)
-    if app.json:
-        app.out.document({"queue": name, "seq": done.seq, "new": done.new})
-    else:
-        app.out.text(str(done.seq) if done.new else f"{done.seq} (there already)")
+    app.out.either(
+        {"queue": name, "seq": done.seq, "new": done.new}, str(done.seq) if done.new else f"{done.seq} (there already)"
+    )
 
 
 def _put_lines(app: App, jobs: Queue, lines: list[bytes], tag: str | None, how: dict[str, Any]) -> None:
     how.pop("unique")
     total = jobs.put_many(lines, tag=tag, **how).count if lines else 0
-    if app.json:
-        app.out.document({"queue": jobs.name, "count": total})
-    else:
-        app.out.text(f"{count(total)} jobs")
+    app.out.either({"queue": jobs.name, "count": total}, f"{count(total)} jobs")
 
 
 # ---- looking ----
@@ -318,7 +314,4 @@ def drain(app: App, name: str, reason: str) -> None:
 
 
 def _say_mode(app: App, name: str, mode: QueueMode) -> None:
-    if app.json:
-        app.out.document({"queue": name, **asdict(mode)})
-    else:
-        app.out.text(f"{name}: {mode_text(asdict(mode))}")
+    app.out.either({"queue": name, **asdict(mode)}, f"{name}: {mode_text(asdict(mode))}")

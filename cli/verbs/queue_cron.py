@@ -51,10 +51,7 @@ def add(app: App, /, name: str, schedule_name: str, schedule: str, data: str, **
     """Put a job into QUEUE at each time of SCHEDULE: minute hour day month weekday. One called NAME is replaced."""
     with app.connect() as client, known_queue(client, name):
         made = client.queue(name).add_cron(schedule_name, schedule, os.fsencode(data), **how)
-    if app.json:
-        app.out.document(_fields(made))
-    else:
-        app.out.text(f"{made.name}: next {local_time(made.next_ts)}")
+    app.out.either(_fields(made), f"{made.name}: next {local_time(made.next_ts)}")
 
 
 @cron.verb("list", examples="topicctl queue cron list thumbs --json")
@@ -92,7 +89,4 @@ def remove(app: App, name: str, schedule_name: str) -> None:
     if not removed:
         hint = f"`topicctl queue cron list {name}` shows all"
         raise CliError(f"queue {name!r} has no schedule {schedule_name!r}", Exit.NOT_FOUND, hint)
-    if app.json:
-        app.out.document({"queue": name, "name": schedule_name, "removed": True})
-    else:
-        app.out.text(f"removed {schedule_name}")
+    app.out.either({"queue": name, "name": schedule_name, "removed": True}, f"removed {schedule_name}")

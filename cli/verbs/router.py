@@ -99,10 +99,10 @@ def create(
             set_tag=set_tag,
             set_node=set_node,
         )
-    if app.json:
-        app.out.document({"created": made.created, **asdict(made.router)})
-    else:
-        app.out.text(f"router {name} {'created' if made.created else 'is there'}: {source} -> {dest}")
+    app.out.either(
+        {"created": made.created, **asdict(made.router)},
+        f"router {name} {'created' if made.created else 'is there'}: {source} -> {dest}",
+    )
 
 
 @router.verb("list", examples="topicctl router list\ntopicctl router list --from orders --json")
@@ -125,6 +125,12 @@ def list_routers(app: App, prefix: str, source: str | None, dest: str | None) ->
 def _row(one: RouterInfo) -> tuple[str, ...]:
     match = one.filter[2] if one.filter else ""
     return (one.router, one.source, one.dest, match, _known(one.forwarded_total), _known(one.lag), one.waiting or "")
+
+
+def _kind(one: RouterInfo) -> str:
+    if one.kind == "derived":
+        return "derived: copies are made again after a crash, and not logged"
+    return "not decided yet" if one.kind is None else f"logged: {one.why}"
 
 
 def _known(value: int | None) -> str:
@@ -153,6 +159,7 @@ def show(app: App, name: str) -> None:
             ("cursor", str(one.cursor)),
             ("lag", behind),
             ("waiting", one.waiting or "no"),
+            ("destination", _kind(one)),
             ("filter", one.filter[2] if one.filter else "all records"),
             ("sample", f"1/{one.sample}"),
             ("tag", one.set_tag if one.set_tag is not None else "kept" if one.preserve_tag else "dropped"),
@@ -171,10 +178,7 @@ def delete(app: App, name: str) -> None:
     with app.connect() as client, _known_router(client, name):
         if not client.routers.delete(name):
             raise RouterNotFound(f"no router named {name!r}", router=name)
-    if app.json:
-        app.out.document({"router": name, "deleted": True})
-    else:
-        app.out.text(f"router {name} deleted")
+    app.out.either({"router": name, "deleted": True}, f"router {name} deleted")
 
 
 @router.verb("graph", examples="topicctl router graph\ntopicctl router graph --dot | dot -Tsvg > routers.svg")

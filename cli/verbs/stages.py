@@ -171,10 +171,7 @@ def drop(app: App, key: str | None, expired: bool, older_than: str, yes: bool) -
             sweep.drop(client, mine)
         else:
             mine = sweep.drop_expired(client, now, int(age.total_seconds() * 1000))
-    if app.json:
-        app.out.document([asdict(one) for one in mine])
-    else:
-        app.out.text(f"dropped {len(mine)} stages")
+    app.out.either([asdict(one) for one in mine], f"dropped {len(mine)} stages")
 
 
 def _row(one: StageInfo) -> tuple[str, ...]:

@@ -187,10 +187,10 @@ def forgive(app: App, name: str, gap: str) -> None:
     first, last = _parse_gap(gap)
     with app.connect() as client, known_topic(client, name):
         forgiven = client.forgive(name, first, last)
-    if app.json:
-        app.out.document({"topic": name, "forgiven": forgiven})
-    else:
-        app.out.text(f"forgiven: seqs {', '.join(f'{a} to {b}' for a, b in forgiven)} of {name}")
+    app.out.either(
+        {"topic": name, "forgiven": forgiven},
+        f"forgiven: seqs {', '.join(f'{a} to {b}' for a, b in forgiven)} of {name}",
+    )
 
 
 def _parse_gap(text: str) -> tuple[int, int]:
@@ -213,10 +213,10 @@ def delete(app: App, name: str, if_empty: bool, yes: bool) -> None:
         state = client.state(name, touch=False)
         confirm(f"delete topic {name!r} with {records_word(state.count)}?", yes)
         topic_id = client.delete_topic(name, if_empty=if_empty)
-    if app.json:
-        app.out.document({"topic": name, "topic_id": topic_id, "deleted": True, "count": state.count})
-    else:
-        app.out.text(f"deleted {name} and {records_word(state.count)}")
+    app.out.either(
+        {"topic": name, "topic_id": topic_id, "deleted": True, "count": state.count},
+        f"deleted {name} and {records_word(state.count)}",
+    )
 
 
 def parse_config(pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -241,9 +241,12 @@ def parse_config(pairs: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
+KINDS = ("choice", "range", "real", "schema")
+
+
 def _kind(name: str, known: dict[str, Any]) -> str:
     rule = known[name].metadata if name in known else {}
-    return "topic" if name == "dead_letter" else next((k for k in ("choice", "range", "real") if k in rule), "flag")
+    return "topic" if name == "dead_letter" else next((k for k in KINDS if k in rule), "flag")
 
 
 def _configured(app: App, name: str, config: TopicConfig, *, created: bool) -> None:

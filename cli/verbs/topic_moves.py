@@ -282,7 +282,4 @@ def _imported(file: str, stream: IO[bytes]) -> Iterator[Record]:
 
 
 def _say(app: App, text: str, **body: Any) -> None:
-    if app.json:
-        app.out.document(body)
-    else:
-        app.out.text(text)
+    app.out.either(body, text)

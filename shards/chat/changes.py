@@ -7,11 +7,11 @@ The inbox row of a member lies at the time of the chat's last message, so the ol
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from typing import NamedTuple
 
 from topicd.shards.chat import keys
-from topicd.shards.chat.rows import NO_CHAT, ChatMeta, inbox_entry
+from topicd.shards.chat.rows import NO_CHAT, ChatMeta, inbox_entry, shows_the_same
 from topicd.shards.chat.store import CHATS_META, DEFAULT, USER_INBOX, Store, Table, Writes
 
 _METAS_KEPT = 50_000
@@ -56,7 +56,7 @@ class Told(NamedTuple):
 
 
 class Changes:
-    def __init__(self, store: Store, metas: Metas, listening: Container[bytes] = ()) -> None:
+    def __init__(self, store: Store, metas: Metas, listening: Collection[bytes] = ()) -> None:
         self._store = store
         self._kept = metas
         self._listening = listening
@@ -118,31 +118,30 @@ class Changes:
         return self._told
 
     def _move_rows(self, chat: bytes, before: ChatMeta, meta: ChatMeta) -> None:
-        rows = self.writes.rows[USER_INBOX]
         old_at, new_at = keys.inbox_tail(before.last_ts, chat), keys.inbox_tail(meta.last_ts, chat)
-        entry = inbox_entry(chat, meta)
-        changed = entry != inbox_entry(chat, before)
+        changed = old_at != new_at or not shows_the_same(before, meta)
         if before.members == meta.members:
             if changed:
-                self._move_all(chat, meta, old_at, new_at, entry.pack())
+                self._move_all(chat, meta, old_at, new_at, inbox_entry(chat, meta).pack())
             return
+        rows, value = self.writes.rows[USER_INBOX], inbox_entry(chat, meta).pack()
         stays, were = set(meta.users), set(before.users)
         for user in were if old_at != new_at else were - stays:
             rows[user + old_at] = None
             self._touch(user, chat)
-        value = entry.pack()
-        for user in stays if changed or old_at != new_at else stays - were:
+        for user in stays if changed else stays - were:
             rows[user + new_at] = value
             self._touch(user, chat)
 
     def _move_all(self, chat: bytes, meta: ChatMeta, old_at: bytes, new_at: bytes, value: bytes) -> None:
         """The same members, a new message: nearly always."""
-        rows, moves, listening = self.writes.rows[USER_INBOX], old_at != new_at, self._listening
-        for user in meta.users:
+        rows, users, moves = self.writes.rows[USER_INBOX], meta.users, old_at != new_at
+        for user in users:
             if moves:
                 rows[user + old_at] = None
             rows[user + new_at] = value
-            if user in listening:
+        if self._listening:
+            for user in users:
                 self._touch(user, chat)
 
     def _touch(self, user: bytes, chat: bytes) -> None:

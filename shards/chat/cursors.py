@@ -10,9 +10,11 @@ import binascii
 from topicd.errors import InvalidRequest
 from topicd.shards.chat import keys
 
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
 
 def to_text(key: bytes) -> str:
-    return base64.urlsafe_b64encode(key).decode().rstrip("=")
+    return binascii.b2a_base64(key, newline=False).translate(_URL_SAFE, b"=").decode()
 
 
 def _to_key(cursor: str, width: int) -> bytes:

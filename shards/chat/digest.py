@@ -41,8 +41,16 @@ class Digest:
         if new is not None:
             self.insert(new)
 
+    def add(self, other: Digest) -> None:
+        """Of a set that has nothing in common with this one."""
+        for bucket, total in other._sums.items():
+            self._change(bucket, total)
+        self.count += other.count
+
     def _add(self, record: bytes, amount: int) -> None:
-        bucket = bucket_of(record)
+        self._change(bucket_of(record), amount)
+
+    def _change(self, bucket: int, amount: int) -> None:
         total = (self._sums.get(bucket, 0) + amount) % _MOD
         if total:
             self._sums[bucket] = total

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from topicd.errors import InvalidRequest, TopicdError
+from topicd.errors import FormatError, InvalidRequest, TopicdError
 from topicd.shards.chat import hlc, identity, keys, members, messages
 from topicd.shards.chat.hlc import HybridClock
 from topicd.shards.chat.identity import Identity
 from topicd.shards.chat.members import Member
-from topicd.shards.chat.operations import Ingest, MergeMember, Operation, PutIdentity, stamp_of
+from topicd.shards.chat.operations import Ingest, MergeMember, Operation, PutIdentity, checked, stamp_of
 from topicd.shards.chat.rows import Message, unpack_member
 from topicd.shards.chat.store import (
     DEFAULT,
@@ -89,8 +89,8 @@ class Domain(NamedTuple):
 def incoming(domain: Domain, record: Any, clock: HybridClock) -> Operation:
     """The operation that takes a record in. Raises InvalidRequest for one that is none."""
     try:
-        op = domain.operation(record)
-    except (TypeError, ValueError, IndexError):
+        op = checked(domain.operation(record))
+    except (TypeError, ValueError, IndexError, FormatError):
         raise InvalidRequest(f"this is no record of {domain.name}: {record!r:.200}") from None
     stamp = stamp_of(op)
     if clock.too_far(stamp):
@@ -107,13 +107,13 @@ def _pack_message(store: Store, key: bytes, value: bytes) -> list[Any]:
 
 
 def _ingest(record: list[Any]) -> Operation:
-    return Ingest(tuple(messages.checked(Message(*record))))
+    return Ingest(messages.checked(Message(*record)))
 
 
 def _message_id(op: Operation) -> bytes:
     if not isinstance(op, Ingest):
         raise TopicdError("no message")
-    return Message(*op.message).msg_id
+    return op.message.msg_id
 
 
 # ---- members ----

@@ -159,6 +159,7 @@ def stamp_of_seen(value: bytes) -> int:
 
 APPLIED = b"applied"  # u64 topic id, u64 seq of the last operation that is in the store
 CUTOFF = b"cutoff"  # u64 ms: messages up to it are gone
+UNREADABLE = b"unreadable"  # how many entries of the log were passed over, the seq of the last one, and why
 CLEANING = b"cleaning"  # where cleaning up behind the cutoff goes on; absent: it is done
 _ARRIVAL = b"a"  # chat, u32 seq -> u64 stamp: messages in the order in which they came here
 _CHAT_NAME = b"c"

@@ -17,9 +17,9 @@ from topicd.client.core.shardmap import SUPERVISOR, ShardMap
 from topicd.errors import BatchTooLarge, ConnectionLost, FormatError
 from topicd.ipc.protocol.codec import Hello
 from topicd.ipc.protocol.retry import Tempo
-from topicd.limits import CHATS, KIB, MAX_DATA_AND_META
+from topicd.limits import CHAT_KEEPER, CHATS, KIB, MAX_DATA_AND_META
 from topicd.paths import RunDir
-from topicd.shards.chat.operations import Entry
+from topicd.shards.chat.operations import LogEntry, unpacked
 
 WINDOW = 512  # entries under way at once
 TIMEOUT_S = 30.0
@@ -45,6 +45,7 @@ class OperationLog:
         paths = tuple(str(run.delivery_socket(shard)) for shard in range(delivery_shards))
         shard_map = ShardMap(run.socket, Hello(SUPERVISOR, paths, {}))
         self._caller = AioCaller(shard_map, tempo=Tempo(), timeout=TIMEOUT_S, token=None)
+        self._caller.client_name = CHAT_KEEPER
         self._client = AsyncClient(self._caller, node=None, serializer="json")
         self._routes = AioRoutes(self._caller, WINDOW, creates=False)
 
@@ -64,12 +65,12 @@ class OperationLog:
         frames = encode_one(raw, None, None, None, lambda value: b"")
         return self._routes.append(self.topic, frames, 1).future
 
-    async def read(self, after: int, up_to: int) -> AsyncIterator[list[tuple[int, Entry]]]:
+    async def read(self, after: int, up_to: int) -> AsyncIterator[list[tuple[int, LogEntry]]]:
         """Entries behind a seq, in pieces. FormatError if any is not there any more."""
         at = after
         while at < up_to:
             found = await self._client.fetch(self.topic, at, limit=2_000, max_bytes=PIECE_BYTES)
-            entries = [(record.seq, Entry.unpack(record.data)) for record in found if record.seq <= up_to]
+            entries = [(record.seq, unpacked(record.data)) for record in found if record.seq <= up_to]
             seqs = [seq for seq, _ in entries]
             if seqs != list(range(at + 1, at + 1 + len(seqs))) or not seqs:
                 raise FormatError(f"the log {self.topic} has no entry {at + 1}, but {seqs[:1] or 'nothing'} behind it")

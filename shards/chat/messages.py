@@ -17,6 +17,9 @@ PAGE_MAX = 1_000
 PAGE_BYTES = 512 * 1024
 
 
+_KINDS = frozenset(map(int, Kind))
+
+
 class Stored(NamedTuple):
     """seq 0 and an empty cursor: it was there already."""
 
@@ -35,9 +38,10 @@ def checked(message: Message) -> Message:
     keys.sized("a message id", message.msg_id, keys.MSG)
     keys.sized("a chat id", message.chat, keys.CHAT)
     keys.sized("a user id", message.sender, keys.USER)
-    if message.kind not in Kind.__members__.values():
+    if message.kind not in _KINDS:
         raise InvalidRequest(f"a chat is of kind 0 (dm), 1 (group) or 2 (channel), not {message.kind!r:.50}")
-    if not isinstance(message.body, str) or len(message.body.encode()) > BODY_MAX:
+    body = message.body
+    if not isinstance(body, str) or len(body if body.isascii() else body.encode()) > BODY_MAX:
         raise InvalidRequest(f"a message is a text of at most {BODY_MAX} bytes")
     if message.kind == Kind.DM and keys.dm_id(message.sender, message.peer) != message.chat:
         raise InvalidRequest("the id of this chat is not that of its two users")
@@ -118,19 +122,12 @@ def _counted(meta: ChatMeta, message: Message, seq: int, at_ms: int) -> ChatMeta
     if (message.stamp, message.msg_id) > newest[:2]:
         ms = hlc.physical_ms(message.stamp)
         newest = (message.stamp, message.msg_id, ms, message.sender, message.body[:PREVIEW])
+    kind = max(meta.kind, message.kind) if message.kind else message.kind
+    announced = max(meta.last_announced_ms, at_ms)
+    # In the order of the fields: naming them costs as much as everything above.
     return ChatMeta(
-        last_ts=newest[0],
-        last_seq=seq,
-        last_msg_id=newest[1],
-        members=members,
-        last_msg_ts=newest[2],
-        last_announced_ms=max(meta.last_announced_ms, at_ms),
-        identity=blob,
-        identity_at=blob_at,
-        membership_hash=xored,
-        kind=max(meta.kind, message.kind) if message.kind else message.kind,
-        last_sender=newest[3],
-        preview=newest[4],
+        *(newest[0], seq, newest[1], members, newest[2], announced),
+        *(blob, blob_at, xored, kind, newest[3], newest[4]),
     )
 
 

@@ -30,7 +30,7 @@ class Names:
     def __init__(self, view: View) -> None:
         self._view = view
         self._users: dict[str, tuple[bytes, str]] = {}
-        self._chats: dict[str, bytes] = {}
+        self._chats: dict[str, ChatRef] = {}
         self._known: dict[bytes, str] = {}
 
     # ---- from names to ids ----
@@ -52,9 +52,10 @@ class Names:
             return ChatRef(keys.dm_id(user, peer), "", peer, name)
         found = self._chats.get(given) if isinstance(given, str) else None
         if found is None:
-            found = keys.chat_id(given)
+            made = keys.chat_id(given)
+            found = ChatRef(made, "" if made.hex() == given else given, b"", "")
             _keep(self._chats, given, found)
-        return ChatRef(found, "" if found.hex() == given else given, b"", "")
+        return found
 
     def as_user(self, rights: Rights, given: str | None) -> tuple[bytes, str] | None:
         """As whom something is done. A token acts for its subject, or the user of its name; one that may do everything

@@ -24,7 +24,7 @@ BUCKETS = 16
 FRAME_MIN = 4_096
 _RESERVE = 200  # what ends a frame that is cut short
 _MOD = 1 << 256
-_STEP = 256  # items per stored sum
+_STEP = 16  # items per stored sum: thousands of differences are found by hundreds of thousands of fingerprints
 _ITEM = 8 + ID
 
 
@@ -42,7 +42,7 @@ class Bound(NamedTuple):
 
 
 class Vector:
-    """Items in order, sealed. Sums of every 256 are kept, so that a fingerprint costs little."""
+    """Items in order, sealed. Sums of every 16 are kept, so that a fingerprint costs little."""
 
     def __init__(self, items: Iterable[tuple[int, bytes]]) -> None:
         rows = sorted(timestamp.to_bytes(8, "big") + item for timestamp, item in items)
@@ -55,7 +55,7 @@ class Vector:
         made._rows, made._size = b"".join(rows), len(rows)
         for at in range(0, len(rows), _STEP):
             made._sums.append((made._sums[-1] + _sum(rows[at : at + _STEP])) % _MOD)
-            if at % (32 * _STEP) == 0:
+            if at % (512 * _STEP) == 0:
                 await asyncio.sleep(0)
         return made
 

@@ -4,11 +4,13 @@ beside the store itself (times above all), so that applying the log again gives 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
 
 from topicd.errors import FormatError
+from topicd.shards.chat import hlc, keys
 from topicd.shards.chat.rows import Message
 
 VERSION = 1
@@ -17,13 +19,13 @@ VERSION = 1
 class Send(NamedTuple):
     """By a user of this store: who may send is checked when it is applied."""
 
-    message: tuple[Any, ...]  # fields of Message
+    message: Message
 
 
 class Ingest(NamedTuple):
     """From another store, which has let it in."""
 
-    message: tuple[Any, ...]
+    message: Message
 
 
 class Add(NamedTuple):
@@ -109,19 +111,99 @@ class Entry(NamedTuple):
 
     @classmethod
     def unpack(cls, raw: bytes) -> Entry:
+        """FormatError unless everything in it is of the kind and the width that applying it relies on."""
         try:
             version, at_ms, rows = msgpack.unpackb(raw, use_list=False)
             if version != VERSION:
-                raise FormatError(f"the chat log holds an entry of version {version!r:.50}, known is {VERSION}")
-            return cls(at_ms, [KINDS[code](*fields) for code, *fields in rows])
-        except (ValueError, TypeError, KeyError) as exc:
-            raise FormatError(f"an entry of the chat log cannot be read: {exc!r}") from None
+                raise FormatError(f"it is of version {version!r:.50}, known is {VERSION}")
+            if not _is_number(at_ms):
+                raise FormatError(f"its time is {at_ms!r:.50}")
+            return cls(at_ms, [checked(_made(code, fields)) for code, *fields in rows])
+        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as exc:
+            raise FormatError(f"it is no entry of a chat log: {exc!r:.200}") from None
+
+
+class Unreadable(NamedTuple):
+    """An entry that this version cannot understand: it changes nothing but the note of it."""
+
+    why: str
+
+
+LogEntry: TypeAlias = Entry | Unreadable
+
+
+def unpacked(raw: Any) -> LogEntry:
+    """What a record of the log says. Whatever it is, there is an answer."""
+    if not isinstance(raw, bytes):
+        return Unreadable("it has no data")
+    try:
+        return Entry.unpack(raw)
+    except FormatError as exc:
+        return Unreadable(exc.message)
+
+
+def _made(code: int, fields: list[Any]) -> Operation:
+    kind: Any = KINDS[code]
+    if kind is Send or kind is Ingest:
+        (message,) = fields
+        fields = [Message(*message)]
+    made: Operation = kind(*fields)
+    return made
+
+
+def _is_number(value: Any, most: int = keys.MAX_U64) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def _is_id(width: int, *, optional: bool = False) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, bytes) and (len(value) == width or (optional and not value))
+
+
+def _is_stamp(value: Any) -> bool:
+    return _is_number(value, hlc.MAX_STAMP)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+# By the name of a field, in operations and in messages.
+_RULES: dict[str, Callable[[Any], bool]] = {
+    "msg_id": _is_id(keys.MSG),
+    "chat": _is_id(keys.CHAT),
+    "user": _is_id(keys.USER),
+    "sender": _is_id(keys.USER),
+    "by": _is_id(keys.USER, optional=True),
+    "peer": _is_id(keys.USER, optional=True),
+    "stamp": _is_stamp,
+    "added_at": _is_stamp,
+    "removed_at": _is_stamp,
+    "kind": lambda value: _is_number(value, 2),
+    "role": lambda value: _is_number(value, 1),
+    "seq": lambda value: _is_number(value, keys.MAX_U32),
+    "cutoff_ms": lambda value: _is_number(value, hlc.MAX_MS - 1),
+    "limit": lambda value: _is_number(value, keys.MAX_U32),
+    "blob": lambda value: isinstance(value, bytes),
+    "body": _is_text,
+    "chat_name": _is_text,
+    "user_name": _is_text,
+    "sender_name": _is_text,
+}
+
+
+def checked(op: Operation) -> Operation:
+    """FormatError unless each field is of the kind and the width that applying it relies on."""
+    fields: Any = op.message if isinstance(op, Send | Ingest) else op
+    for name, value in zip(fields._fields, fields, strict=True):
+        if not _RULES[name](value):
+            raise FormatError(f"{name} of its {type(op).__name__} is {value!r:.100}")
+    return op
 
 
 def stamp_of(op: Operation) -> int:
     """The highest hybrid time in it: a clock must not fall behind it."""
     if isinstance(op, Send | Ingest):
-        return Message(*op.message).stamp
+        return op.message.stamp
     if isinstance(op, MergeMember):
         return max(op.added_at, op.removed_at)
     return op.stamp if isinstance(op, Add | Remove | PutIdentity) else 0

@@ -106,6 +106,14 @@ class InboxEntry(NamedTuple):
         return cls(*_unpacked(raw, len(cls._fields)))
 
 
+def shows_the_same(one: ChatMeta, other: ChatMeta) -> bool:
+    """Is the inbox row of the two the same?"""
+    if one.last_seq != other.last_seq or one.last_ts != other.last_ts or one.kind != other.kind:
+        return False
+    shown = one.last_msg_id, one.last_sender, one.preview
+    return shown == (other.last_msg_id, other.last_sender, other.preview)
+
+
 def inbox_entry(chat: bytes, meta: ChatMeta) -> InboxEntry:
     return InboxEntry(chat, meta.kind, meta.last_ts, meta.last_msg_id, meta.last_sender, meta.preview, meta.last_seq)
 

@@ -7,6 +7,7 @@ again. Atomic flush keeps the tables together: whatever moment survives, its row
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,20 +15,28 @@ from typing import Any, NamedTuple, Protocol
 
 from topicd.disk.fs import RealFs
 from topicd.errors import FormatError
-from topicd.limits import MIB
+from topicd.limits import KIB, MIB
 from topicd.shards.chat.keys import BUCKET, CHAT, USER
 
 Row = tuple[bytes, bytes]
 
 
-class Table(NamedTuple):
-    name: str
-    prefix: int = 0  # bytes of a key that rows are looked for together by
+class Table:
+    """Known by itself, not by its name: every row that is written asks for the place of its table."""
+
+    __slots__ = ("filtered", "name", "prefix")
+
+    def __init__(self, name: str, prefix: int = 0, *, filtered: bool = False) -> None:
+        self.name = name
+        self.prefix = prefix  # bytes of a key that rows are looked for together by
+        # Rows in memory have a filter, too: keys are asked for that are mostly not there. It takes a tenth of what a
+        # table may hold in memory, from the beginning.
+        self.filtered = filtered
 
 
 DEFAULT = Table("default")
-MESSAGES = Table("messages", CHAT)
-SEEN_MSG = Table("seen_msg", BUCKET)
+MESSAGES = Table("messages", CHAT, filtered=True)
+SEEN_MSG = Table("seen_msg", BUCKET, filtered=True)
 CHATS_META = Table("chats_meta")
 USER_INBOX = Table("user_inbox", USER)
 MEMBERS = Table("members", CHAT)
@@ -47,6 +56,12 @@ TABLES = (
     SEEN_MEMBER,
     SEEN_IDENTITY,
 )
+
+
+_LITTLE = 256 * KIB  # what is flushed at once: nobody notices
+_LEAST_BUFFER = 64 * KIB  # the engine's own bound
+_LOOK_S = 0.005
+_NO_KEY = b"\0"  # shorter than any key
 
 
 class Writes:
@@ -120,6 +135,7 @@ class RocksStore:
         self._tables: dict[Table, Any] = {}
         self._handles: dict[Table, Any] = {}
         self._unlogged: Any = None
+        self._table_bytes = max(MIB, tuning.memtable_bytes // 2)
 
     def open(self) -> RocksStore:
         lib = self._lib
@@ -150,16 +166,18 @@ class RocksStore:
         made.set_compression_type(lib.DBCompressionType.zstd())
         made.set_keep_log_file_num(tuning.log_files)
         made.set_db_write_buffer_size(tuning.memtable_bytes)
-        made.set_write_buffer_size(max(MIB, tuning.memtable_bytes // 2))
+        made.set_write_buffer_size(self._table_bytes)
+        made.set_max_write_buffer_number(4)  # one that is being flushed keeps nobody from writing
         made.set_level_zero_slowdown_writes_trigger(40)
         made.set_level_zero_stop_writes_trigger(80)
         blocks = lib.BlockBasedOptions()
         blocks.set_block_cache(cache)
         blocks.set_bloom_filter(tuning.bloom_bits, False)
         made.set_block_based_table_factory(blocks)
-        made.set_memtable_whole_key_filtering(True)
         made.set_allow_concurrent_memtable_write(False)  # one thread writes
-        made.set_memtable_prefix_bloom_ratio(0.1)
+        if table.filtered:
+            made.set_memtable_whole_key_filtering(True)
+            made.set_memtable_prefix_bloom_ratio(0.1)
         if table.prefix:
             made.set_prefix_extractor(lib.SliceTransform.create_fixed_prefix(table.prefix))
         return made
@@ -219,20 +237,46 @@ class RocksStore:
         self.checkpoint(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
 
+    async def settle(self) -> None:
+        """As flush, but done by threads of the engine while others have their turns: a checkpoint holds the
+        interpreter as long as it takes, and one that follows this has little left to do.
+
+        A table that is larger than it may be makes the engine flush all of them together, so for a moment the largest
+        one may be next to nothing. A deletion of a key that no row has makes it look."""
+        sizes = {table: self._property(table, "rocksdb.cur-size-active-mem-table") for table in TABLES}
+        largest = max(sizes, key=sizes.__getitem__)
+        if sizes[largest] < _LITTLE:
+            self.flush()
+            return
+        nothing = Writes()
+        nothing.delete(largest, _NO_KEY)
+        handle = self._tables[largest]
+        handle.set_options({"write_buffer_size": str(_LEAST_BUFFER)})
+        try:
+            self.write(nothing)  # it is found to be too large
+            self.write(nothing)  # and the flush begins
+        finally:
+            handle.set_options({"write_buffer_size": str(self._table_bytes)})
+        while self._db is not None and self._total("rocksdb.num-immutable-mem-table"):
+            await asyncio.sleep(_LOOK_S)
+
     def checkpoint(self, where: Path) -> None:
         shutil.rmtree(where, ignore_errors=True)
         self._lib.Checkpoint(self._db).create_checkpoint(str(where))
 
     # ---- the rest ----
 
-    def figures(self) -> dict[str, int]:
-        def total(name: str) -> int:
-            return sum(int(table.property_int_value(name) or 0) for table in self._tables.values())
+    def _property(self, table: Table, name: str) -> int:
+        return int(self._tables[table].property_int_value(name) or 0)
 
+    def _total(self, name: str) -> int:
+        return sum(self._property(table, name) for table in self._tables)
+
+    def figures(self) -> dict[str, int]:
         return {
-            "memtable_bytes": total("rocksdb.cur-size-all-mem-tables"),
-            "sst_bytes": total("rocksdb.total-sst-files-size"),
-            "live_bytes": total("rocksdb.estimate-live-data-size"),
+            "memtable_bytes": self._total("rocksdb.cur-size-all-mem-tables"),
+            "sst_bytes": self._total("rocksdb.total-sst-files-size"),
+            "live_bytes": self._total("rocksdb.estimate-live-data-size"),
         }
 
     def close(self) -> None:

@@ -1,14 +1,21 @@
 """The store as a view of its log. Promise: applying an entry depends on the store and the entry only, so the same log
 gives the same bytes, however it was cut into batches; each batch holds the seq of its last entry, and what is refused
 changes nothing.
+
+An entry that cannot be read, or that breaks whoever applies it, is passed over as a whole: told in the log of the
+daemon, counted, and noted in the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import logging
+import struct
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from topicd.errors import TopicdError
+import msgpack
+
+from topicd.errors import Internal, TopicdError
 from topicd.shards.chat import identity, inbox, keys, membership, messages, retention
 from topicd.shards.chat.changes import Changes, Metas, Told
 from topicd.shards.chat.identity import Identity
@@ -18,6 +25,7 @@ from topicd.shards.chat.operations import (
     Clean,
     Entry,
     Ingest,
+    LogEntry,
     Mark,
     MergeMember,
     Operation,
@@ -25,11 +33,25 @@ from topicd.shards.chat.operations import (
     Remove,
     Retain,
     Send,
+    Unreadable,
 )
-from topicd.shards.chat.rows import Message
 from topicd.shards.chat.store import DEFAULT, IDENTITY, SEEN_IDENTITY, Store
 
+log = logging.getLogger(__name__)
+
 Outcome = Any  # what the operation answers, or the TopicdError that refuses it
+# What an entry of an unexpected shape brings about; what the engine reports is none of it.
+_NONSENSE = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, struct.error)
+
+
+_WHY_MAX = 300
+
+
+def unreadable_of(store: Store | Changes) -> tuple[int, int, str]:
+    """(how many entries of the log were passed over, the seq of the last one, why)."""
+    raw = store.get(DEFAULT, keys.UNREADABLE)
+    count, seq, why = msgpack.unpackb(raw) if raw else (0, 0, "")
+    return count, seq, why
 
 
 class Applied(NamedTuple):
@@ -38,7 +60,7 @@ class Applied(NamedTuple):
 
 
 class View:
-    def __init__(self, store: Store, topic_id: int = 0, listening: Container[bytes] = ()) -> None:
+    def __init__(self, store: Store, topic_id: int = 0, listening: Collection[bytes] = ()) -> None:
         self.store = store
         self.metas = Metas(store)
         self._listening = listening
@@ -51,15 +73,45 @@ class View:
         raw = self.store.get(DEFAULT, keys.APPLIED)
         if raw:
             self.topic_id, self.applied = keys.parse_u64(raw[:8]), keys.parse_u64(raw[8:])
+        else:
+            self.applied = 0
         self.cutoff_ms = retention.cutoff_of(self.store)
         self.metas.forget()
 
-    def apply(self, entries: Sequence[tuple[int, Entry]]) -> Applied:
+    def apply(self, entries: Sequence[tuple[int, LogEntry]]) -> Applied:
         """Entries with their seqs, which rise. Written when it returns."""
         done = Applied([], [])
+        try:
+            self._apply(entries, done)
+        except _NONSENSE:
+            # One of them: those before it go on as if it were not there.
+            self.reload()
+            rest = [one for one in entries if one[0] > self.applied]
+            del done.outcomes[len(entries) - len(rest) :]
+            for seq, entry in rest:
+                self._apply_alone(seq, entry, done)
+        return done
+
+    def _apply_alone(self, seq: int, entry: LogEntry, done: Applied) -> None:
+        try:
+            self._apply([(seq, entry)], done)
+        except _NONSENSE as exc:
+            self.reload()
+            why = f"{type(exc).__name__}: {exc}"
+            self._apply([(seq, Unreadable(why))], done)
+            count = len(entry.operations) if isinstance(entry, Entry) else 0
+            done.outcomes[-1] += [Internal(f"the chat store cannot apply this: {why:.200}") for _ in range(count)]
+
+    def _apply(self, entries: Sequence[tuple[int, LogEntry]], done: Applied) -> None:
         changes: Changes | None = None
         for seq, entry in entries:
             outcomes: list[Outcome] = []
+            if isinstance(entry, Unreadable):
+                changes = changes or Changes(self.store, self.metas, self._listening)
+                self._note(changes, seq, entry.why)
+                self.applied = seq
+                done.outcomes.append(outcomes)
+                continue
             for op in entry.operations:
                 if isinstance(op, ALONE) and changes is not None:
                     # Within an entry the seq stays the one before: after a crash the whole entry comes again, and
@@ -75,12 +127,18 @@ class View:
             done.outcomes.append(outcomes)
         if entries:
             self._write(changes or Changes(self.store, self.metas), self.applied, done)
-        return done
 
     def _write(self, changes: Changes, seq: int, done: Applied) -> None:
-        done.told.append(changes.finish(self.topic_id, seq))
+        told = changes.finish(self.topic_id, seq)
         self.store.write(changes.writes)
         changes.keep()
+        done.told.append(told)
+
+    def _note(self, changes: Changes, seq: int, why: str) -> None:
+        """Of an entry that is passed over."""
+        log.error("an entry of the chat log cannot be understood and is passed over", extra={"seq": seq, "why": why})
+        count = unreadable_of(changes)[0] + 1
+        changes.put(DEFAULT, keys.UNREADABLE, msgpack.packb([count, seq, why[:_WHY_MAX]]))
 
     def _outcome(self, changes: Changes, op: Operation, at_ms: int) -> Outcome:
         try:
@@ -90,9 +148,9 @@ class View:
 
     def _do(self, changes: Changes, op: Operation, at_ms: int) -> Any:
         if isinstance(op, Send):
-            return messages.send(changes, Message(*op.message), at_ms, self.cutoff_ms)
+            return messages.send(changes, op.message, at_ms, self.cutoff_ms)
         if isinstance(op, Ingest):
-            return messages.put(changes, Message(*op.message), at_ms, self.cutoff_ms)
+            return messages.put(changes, op.message, at_ms, self.cutoff_ms)
         if isinstance(op, Add):
             return membership.add(changes, op)
         if isinstance(op, Remove):

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 WAITING_MAX = 4_096
 WAITING_BYTES = 64 * MIB
 _TOGETHER = 64  # entries applied in one batch
+_OPERATIONS = 1_000  # of these no further entry is taken: others wait for some ten milliseconds at most
 _LOOK_AGAIN_S = 1.0
 
 
@@ -104,8 +105,10 @@ class Writer:
     async def _apply_stored(self) -> None:
         """All that are known to be in the log, from the first on."""
         ready: list[tuple[int, _Waiting]] = []
-        while self._waiting and len(ready) < _TOGETHER and self._waiting[0].stored.done():
+        count = 0
+        while self._waiting and len(ready) < _TOGETHER and count < _OPERATIONS and self._waiting[0].stored.done():
             item = self._waiting.popleft()
+            count += len(item.entry.operations)
             self._bytes -= item.size
             error = item.stored.exception()
             if error is None:

@@ -17,7 +17,9 @@ from topicd.shards.delivery.reading.subscriptions import Pushing
 from topicd.shards.delivery.ready import effective_priority
 from topicd.shards.delivery.routing.workshop import Workshop
 from topicd.shards.delivery.sessions.connections import Connections
+from topicd.shards.delivery.storing.backup_hold import BackupHold
 from topicd.shards.delivery.storing.rounds import Rounds
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.survey import Survey
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
@@ -40,7 +42,9 @@ class Figures:
         pushing: Pushing,
         tallies: Tallies,
         shop: Workshop,
+        backup_hold: BackupHold,
         laggards: Laggards,
+        tiering: Tiering,
     ) -> None:
         self._counters = counters
         self._catalog = catalog
@@ -55,7 +59,9 @@ class Figures:
         self._pushing = pushing
         self._tallies = tallies
         self._shop = shop
+        self._backup_hold = backup_hold
         self._laggards = laggards
+        self._tiering = tiering
 
     def page(self) -> dict[str, Any]:
         return {
@@ -74,6 +80,8 @@ class Figures:
             **self._shop.page(),
             **self._rounds.page(),
             **self._tallies.page(),
+            **self._backup_hold.page(),
+            **self._tiering.page(),
         }
 
     def _row(self, topic: Topic) -> list[Any]:

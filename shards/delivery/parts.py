@@ -29,6 +29,7 @@ from topicd.shards.delivery.queues.queues import Queues
 from topicd.shards.delivery.queues.redriving import Redriving
 from topicd.shards.delivery.queues.ticking import Ticking
 from topicd.shards.delivery.queues.tools import Tools
+from topicd.shards.delivery.reading.elsewhere import FramesElsewhere
 from topicd.shards.delivery.reading.holders import Holders
 from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.reading.patterns import PatternWatchers
@@ -50,9 +51,11 @@ from topicd.shards.delivery.slices import spread
 from topicd.shards.delivery.starting.recovery import Recovery
 from topicd.shards.delivery.storing.apply import Apply, Failures
 from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.storing.backup_hold import BackupHold
 from topicd.shards.delivery.storing.pressure import Pressure
 from topicd.shards.delivery.storing.rounds import Rounds
 from topicd.shards.delivery.storing.snapshots import Snapshots
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.storing.trim_memory import MemoryTrimmer
 from topicd.shards.delivery.survey import PAUSE_S, Survey
 from topicd.shards.delivery.topic.catalog import Catalog, TopicIds
@@ -98,7 +101,8 @@ class Parts:
         ids = self.ids = TopicIds(lambda: shard.channel.send({"event": "need_ids"}))
         catalog = self.catalog = Catalog(place, log, ids)
         # Reading and removing.
-        segments = self.segments = Segments(place)
+        elsewhere = self.elsewhere = FramesElsewhere(place, loop)
+        segments = self.segments = Segments(place, elsewhere)
         live = self.live = LiveRecords(segments, pulse)
         retention = self.retention = Retention(place, live, log, counters, backlog)
         self.deletion = Deletion(log, segments, live, retention, backlog, counters, pulse)
@@ -127,7 +131,7 @@ class Parts:
         own = OwnTopic(ROUTERS, loop, catalog, self.appender, agenda)
         registry = Registry(place, relay, replica, own, self.deletion)
         shop = Workshop(place, loop, agenda, counters, log, catalog, reader, self.appender, relay)
-        self.routing = Routing(place, loop, catalog, relay, replica, registry, shop)
+        self.routing = Routing(place, loop, catalog, relay, replica, registry, shop, log)
         business = pool.business if isinstance(pool, CountedThreads) else lambda: 0.0
         load = self.load = Load(
             *(place, board, loop, agenda.ready, outlets, pressure, business),
@@ -137,8 +141,9 @@ class Parts:
         self._pump, self._polite = shop.pump, shop.pump.polite
         load.on_beat += [self.turn.look_at_pauses, self._look_at_shares, self._look_at_routers]
         # Storing.
-        reclaimer = Reclaimer(place, loop, pool, backlog, segments)
-        self.snapshots = Snapshots(place, loop, pool, outlets, catalog, backlog, direct, wal_sync, reclaimer)
+        tiering = self.tiering = Tiering(place, loop, catalog, segments, elsewhere, damage, board, backlog)
+        reclaimer = Reclaimer(place, loop, pool, backlog, segments, tiering)
+        self.snapshots = Snapshots(place, loop, pool, outlets, catalog, backlog, direct, wal_sync, reclaimer, tiering)
         failures = Failures()
         apply = Apply(backlog, direct, live, failures, damage)
         self.rounds = Rounds(
@@ -150,6 +155,9 @@ class Parts:
             *(place, loop, channel_threads or pool, catalog, self.appender, reader, self.deletion, outlets),
             *(self._ask_slots, self._tell_slots),
         )
+        self.backup_hold = BackupHold(
+            *(place, loop, outlets, backlog, direct, self.rounds, self.snapshots, self.channels.files, tiering)
+        )
         # Around it.
         self.connections = Connections(place)
         self.fairness = Fairness()
@@ -158,9 +166,13 @@ class Parts:
         self._surveying: asyncio.Future[None] | None = None
         self.figures = Figures(
             *(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey, self.queues),
-            *(load, place.clock, self.pushing, self.channels.tallies, shop, laggards),
+            *(load, place.clock, self.pushing, self.channels.tallies, shop, self.backup_hold, laggards, tiering),
         )
         self._connect()
+        self.rounds.unsafe_copies = self.routing.safety.unsafe_copies
+        self.deletion.before_loss = self.routing.safety.before_loss
+        self.deletion.copied = self.routing.safety.passed_by_all
+        self.routing.free_acked = self.deletion.free_acked
 
     def tell_tally(self) -> None:
         """What this shard holds of what is limited for all."""
@@ -202,9 +214,11 @@ class Parts:
         self.channels.begin(tell())
 
     def recovery(self) -> Recovery:
+        self.tiering.open()
         return Recovery(
             *(self.place, self.catalog, self.segments, self.live),
             *(self.retention, self.deletion, self.backlog, self.rounds),
+            self.tiering,
         )
 
     def tick(self) -> None:
@@ -213,6 +227,7 @@ class Parts:
         self.pushing.tell_lagging(self.place.clock.monotonic())
         self.trimmer.tick()
         self.routing.tick()
+        self.tiering.tick()
         if self._surveying is None:
             self._surveying = asyncio.ensure_future(self._look_after(), loop=self.loop)
 

@@ -81,6 +81,7 @@ class DeliveryShard:
         await self._either(self._wal_ready, self._stop)
         if self._stop.is_set():
             return
+        self._parts.routing.prepare()
         await self._recover()
         self._parts.tell_tally()
         await self._listen()
@@ -246,6 +247,7 @@ class DeliveryShard:
         """Take nothing new, let what is under way end, make everything durable."""
         parts = self._parts
         self._shard.stats.state = "draining"
+        parts.backup_hold.close()
         parts.channels.draining = True
         parts.admission.draining = parts.wal_sync.draining = parts.queues.tools.draining = True
         self._server.close()
@@ -260,6 +262,7 @@ class DeliveryShard:
         for topic in parts.catalog.by_name.values():
             if not topic.policy.logged:
                 topic.seqs.reserved = topic.seqs.visible  # nothing more is given out, and the last snapshot says so
+        parts.tiering.close()
         await parts.rounds.close()
         parts.connections.close()
         await asyncio.sleep(0)

@@ -31,6 +31,11 @@ class Ranges:
         """How many seqs are in the set."""
         return self._covered
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The lowest and the highest seq; not of an empty set."""
+        return self._firsts[0], self._lasts[-1]
+
     def add(self, first: int, last: int | None = None) -> int:
         """Put first..last in; the number of seqs that were not there before."""
         last = first if last is None else last

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from topicd import paths
 from topicd.disk.fs import Fs
+from topicd.shards.storage.segment.names import COLD
+from topicd.shards.storage.segment.places import Listed, list_files
 
 DELETED_SUFFIX = ".deleted"
 
@@ -30,18 +32,41 @@ def start_delete(fs: Fs, topics_dir: Path, topic_id: int) -> None:
 
 
 def finish_deletes(fs: Fs, topics_dir: Path) -> list[int]:
-    """Remove every directory that was renamed away; the ids of their topics. May be repeated after an
-    OSError.
-    """
+    """Remove every directory that was renamed away; the ids of their topics. May be repeated after an OSError. Those of
+    which something lies in the cold directory stay until it is gone: they are what says so."""
     done: list[int] = []
     for name in fs.listdir(topics_dir):
         parsed = paths.parse_topic_dir(name)
-        if parsed is not None and parsed[1]:
+        if parsed is not None and parsed[1] and not _pointers(fs, topics_dir / name):
             _remove(fs, topics_dir / name)
             done.append(parsed[0])
     if done:
         fs.sync_dir(topics_dir)
     return done
+
+
+def deleted_in_cold(fs: Fs, topics_dir: Path) -> list[int]:
+    """Topics that are deleted and of which something is left in the cold directory."""
+    found = []
+    for name in fs.listdir(topics_dir):
+        parsed = paths.parse_topic_dir(name)
+        if parsed is not None and parsed[1] and _pointers(fs, topics_dir / name):
+            found.append(parsed[0])
+    return found
+
+
+def forget_cold(fs: Fs, topics_dir: Path, topic_id: int) -> None:
+    """Nothing of a deleted topic is left in the cold directory: the rest may go."""
+    directory = topics_dir / (paths.topic_dir_name(topic_id) + DELETED_SUFFIX)
+    for file in _pointers(fs, directory):
+        fs.unlink(file.path, missing_ok=True)
+    if fs.exists(directory):
+        _remove(fs, directory)
+        fs.sync_dir(topics_dir)
+
+
+def _pointers(fs: Fs, directory: Path) -> list[Listed]:
+    return [file for file in list_files(fs, directory) if file.part == COLD and not file.unfinished]
 
 
 def _remove(fs: Fs, directory: Path) -> None:

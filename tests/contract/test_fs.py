@@ -295,3 +295,25 @@ def test_put_of_many_and_long_parts(fs: Fs, path: Path, piece: int, monkeypatch:
     parts = [b"%d," % number for number in range(2500)]  # more than one writev takes
     assert fs.run([[Put(str(path), True, 0, parts, True)]]) == {}
     assert get(fs, path) == b"".join(parts)
+
+
+def test_a_link_is_another_name_for_the_same_file(fs: Fs, path: Path) -> None:
+    put(fs, path, b"bytes")
+    other = path.with_name("other")
+    fs.link(path, other)
+    assert get(fs, other) == b"bytes"
+    assert fs.identify(other) == fs.identify(path)
+    with pytest.raises(FileExistsError):
+        fs.link(path, other)
+    fs.unlink(path)
+    assert get(fs, other) == b"bytes"
+    with pytest.raises(FileNotFoundError):
+        fs.link(path, path.with_name("third"))
+
+
+def test_a_file_that_was_replaced_is_another_one(fs: Fs, path: Path) -> None:
+    put(fs, path, b"bytes")
+    before = fs.identify(path)
+    assert before.size == 5
+    replace_file(fs, path, [b"other"])
+    assert fs.identify(path) != before

@@ -82,7 +82,7 @@ def _build(root: Path) -> Truth:
             truth.next_id = second.next_id
             second.abandon()
     record = identity.Record(run=FINAL_RUN - 1, next_id=truth.next_id)
-    envelope.save(fs, data.identity, identity.MAGIC, identity.VERSION, identity._to_body(record))
+    envelope.save(fs, data.identity, identity.MAGIC, identity.VERSION, identity.pack_record(record))
     return truth
 
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from tests.support.daemon import LIVELY, Daemon, wait_until
 from topicd.client.blocking.client import Client
 from topicd.client.core.records import Record
 from topicd.errors import TopicdError
+from topicd.supervisor.restarts import FAST_CRASHES, FAST_WINDOW_S
 
 SOURCE = "kills.source"
 PATIENCE_S = 60.0
@@ -44,6 +46,7 @@ WAYS = [
     Way("both", SOURCE, "kills.mixed", {}, lambda record: True),
 ]
 MIXED = "kills.mixed"  # somebody else writes there, too
+FRESH = "kills.fresh"  # made anew in every round, so that each has a first direct write
 
 
 class Round(NamedTuple):
@@ -62,21 +65,41 @@ def run(rounds: int, seed: int, root: Path, tell: Callable[[Round], None]) -> No
     with daemon:
         client = daemon.client(timeout=PATIENCE_S)
         for way in WAYS:
-            client.configure(way.dest, durability=chance.choice(["disk", "fsync", "memory"]))
+            client.configure(way.dest, durability=chance.choice(["disk", "disk", "fsync", "memory"]))
             client.routers.create(way.router, way.source, way.dest, **way.options)
+        client.publish(SOURCE, b"first", tag="eu:0")
         seen: dict[tuple[str, int], bytes] = {}
+        killed: list[tuple[float, str]] = []
         for number in range(1, rounds + 1):
-            victim = _round(daemon, client, chance, number, seen)
-            _compare(client, seen)
+            fresh = _fresh(client, number, chance)
+            victim = _round(daemon, client, chance, number, seen, fresh.dest, killed)
+            _compare(client, seen, [*WAYS, fresh])
+            client.routers.delete(fresh.router)
+            seen = {key: data for key, data in seen.items() if key[0] != fresh.dest}
+            client.delete_topic(fresh.dest)
             stored = client.state(SOURCE).head_seq
             tell(Round(number, victim, stored, int(daemon.settings["delivery_shards"])))
 
 
+def _fresh(client: Client, number: int, chance: random.Random) -> Way:
+    """A destination that nobody else has written to, until somebody does."""
+    before, dest = client.state(SOURCE).head_seq, f"{FRESH}.{number}"
+    client.configure(dest, durability=chance.choice(["disk", "memory"]))
+    client.routers.create(dest, SOURCE, dest)
+    return Way(dest, SOURCE, dest, {}, lambda record: record.seq > before)
+
+
 def _round(
-    daemon: Daemon, client: Client, chance: random.Random, number: int, seen: dict[tuple[str, int], bytes]
+    daemon: Daemon,
+    client: Client,
+    chance: random.Random,
+    number: int,
+    seen: dict[tuple[str, int], bytes],
+    fresh: str,
+    killed: list[tuple[float, str]],
 ) -> str:
     """Write and read while somebody is killed."""
-    stop = threading.Event()
+    stop, first = threading.Event(), chance.randrange(10)
     failed: list[BaseException] = []
 
     def write() -> None:
@@ -87,6 +110,8 @@ def _round(
                 client.publish_many(SOURCE, datas, tag=tag)
                 if n % 4 == 0:
                     client.publish(MIXED, b"direct")
+                if n >= first:
+                    client.publish(fresh, b"direct")
         except BaseException as exc:
             failed.append(exc)
         finally:
@@ -94,9 +119,9 @@ def _round(
 
     def read() -> None:
         while not stop.is_set():
-            for way in WAYS:
+            for dest in [*(way.dest for way in WAYS), fresh]:
                 try:
-                    _see(client, way.dest, seen)
+                    _see(client, dest, seen)
                 except TopicdError:
                     continue
 
@@ -104,7 +129,7 @@ def _round(
     for thread in threads:
         thread.start()
     time.sleep(chance.random() * 0.15)
-    victim = _kill(daemon, chance)
+    victim = _kill(daemon, chance, killed)
     for thread in threads:
         thread.join(2 * PATIENCE_S)
     if failed:
@@ -112,9 +137,13 @@ def _round(
     return victim
 
 
-def _kill(daemon: Daemon, chance: random.Random) -> str:
+def _kill(daemon: Daemon, chance: random.Random, killed: list[tuple[float, str]]) -> str:
+    """killed: when and whom so far; the supervisor gives up on one that dies too often, and a new one counts anew."""
     victim = chance.choice(["dlv", "dlv", "wal", "two", "everything", "stop"])
-    if victim in ("everything", "stop"):
+    lately = Counter(name for at, name in killed if time.monotonic() - at < FAST_WINDOW_S + 5)
+    if victim in ("everything", "stop") or max(lately.values(), default=0) >= FAST_CRASHES - 1:
+        victim = victim if victim == "stop" else "everything"
+        killed.clear()
         daemon.kill_all(chance) if victim == "everything" else daemon.stop()
         daemon.restart(delivery_shards=chance.randint(1, 3), wal_shards=chance.randint(1, 2))
         return victim
@@ -122,6 +151,7 @@ def _kill(daemon: Daemon, chance: random.Random) -> str:
     chosen = chance.sample(names, min(len(names), 2 if victim == "two" else 1))
     for name in chosen:
         daemon.kill(name)
+        killed.append((time.monotonic(), name))
     return " ".join(chosen)
 
 
@@ -133,9 +163,9 @@ def _see(client: Client, topic: str, seen: dict[tuple[str, int], bytes]) -> None
         assert known == record.data, f"{topic}: seq {record.seq} was {known!r} and is {record.data!r}"
 
 
-def _compare(client: Client, seen: dict[tuple[str, int], bytes]) -> None:
+def _compare(client: Client, seen: dict[tuple[str, int], bytes], ways: list[Way]) -> None:
     """At rest."""
-    for way in WAYS:
+    for way in ways:
         wait_until(lambda way=way: _caught_up(client, way.router), f"router {way.router} to catch up", PATIENCE_S)
         meant = [bytes(record.data) for record in client.read(way.source) if way.meant(record)]
         found = [record for record in client.read(way.dest) if record.data != b"direct"]

@@ -19,8 +19,10 @@ import topicd.aio
 from tests.support.chatpair import CHAT, Pair
 from tests.support.daemon import Daemon, wait_until
 from topicd.client.blocking.chat import Chat
+from topicd.client.core import requests
 from topicd.client.core.chat import ChatMessage, InboxChange, Signal
 from topicd.errors import Conflict, Forbidden, InvalidRequest, TopicdError
+from topicd.limits import CHAT_KEEPER
 from topicd.tokens import new_token
 
 
@@ -270,6 +272,38 @@ def test_the_store_is_made_anew_from_its_log(daemon: Daemon, chat: Chat) -> None
     assert chat.rebuild()["rows"] > 0
     assert chat.digest() == before
     assert chat.send("rebuilt", "y", user="ann").seq == 2
+    verified(chat)
+
+
+def test_the_log_is_written_by_the_chat_process_alone(daemon: Daemon, chat: Chat) -> None:
+    chat.send("guarded", "one", user="ann")
+    client = daemon.client()
+    name = "topicd.chat.00"
+    head = client.state(name).head_seq
+    for foreign in (
+        lambda: client.publish(name, b"garbage"),
+        lambda: client.publish_many(name, [b"garbage"] * 3),
+        lambda: client.publish(name, b"garbage", key="k"),
+        lambda: client.delete(name, before_seq=head),
+        lambda: client.cut(name, after_seq=0),
+        lambda: client.configure(name, ttl_ms=1_000),
+        lambda: client.delete_topic(name),
+        lambda: client.caller.ask(requests.configure("topicd.chat.07", {}, internal=True)),
+        lambda: client.caller.ask(requests.configure(f"topicd.channel.{'0' * 64}.1", {}, internal=True)),
+    ):
+        with pytest.raises(Forbidden, match="only topicd itself"):
+            foreign()
+    assert client.state(name).head_seq == head
+    # Who calls itself like that process is none of topicd's own for it.
+    connection = client.caller.dial(client.caller.shard_map.shard_of(name), 5)
+    try:
+        connection.ask(requests.hello(None, CHAT_KEEPER))
+        with pytest.raises(Forbidden, match="only topicd itself"):
+            connection.ask(requests.configure(name, {"ttl_ms": 1_000}, internal=True))
+    finally:
+        connection.close()
+    assert chat.send("guarded", "two", user="ann").seq == 2
+    assert chat.stats(rows=False)["unreadable"] == 0
     verified(chat)
 
 

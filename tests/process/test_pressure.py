@@ -138,12 +138,13 @@ def test_a_negative_priority_is_not_pushed_but_can_be_read(daemon: Daemon) -> No
 def test_a_wal_shard_that_stands_still_makes_writers_be_refused_and_goes_on(daemon: Daemon) -> None:
     link = wire(daemon)
     topic_id = link.open("stalled", durability="disk")
+    said_before = len(daemon.log)
     daemon.kill("wal-00", signal.SIGSTOP)
     try:
         stored = []
         for n in range(30):  # 1.5 of the ring's 1.5 MiB
             stored.append(link.send_append(topic_id, batch([b"%d" % n + bytes(80_000)]), 1))
-        wait_until(lambda: "refuse" in active(daemon), "full pressure")
+        wait_until(lambda: active(daemon) == {"gather", "widen", "pause", "refuse"}, "full pressure")
         with pytest.raises(Throttled) as refused:
             link.append(topic_id, [bytes(1_000)])
         assert refused.value.detail["limit"] == "pressure"
@@ -153,9 +154,35 @@ def test_a_wal_shard_that_stands_still_makes_writers_be_refused_and_goes_on(daem
     for request_id in stored:
         link.appended(request_id)
     wait_until(lambda: not active(daemon), "the steps to end")
+    said = daemon.log[said_before:]
+    for step in ("gather", "widen", "pause", "refuse"):
+        assert said.index(f"a step begins step={step} ") < said.index(f"a step ends step={step} ")
     link.append(topic_id, [b"again"])
     found = [row.data.rstrip(b"\0") for row in link.read_all(topic_id)]
     assert found == [*(b"%d" % n for n in range(30)), b"again"]
+
+
+def test_a_flood_that_checkpoints_cannot_follow_climbs_by_itself_and_comes_down(tmp_path: Path) -> None:
+    """No debug request, no stopped process: writers that are faster than the disk, with little memory to wait in."""
+    settings = {**SETTINGS, "checkpoint_bytes": "1MiB", "checkpoint_ms": 5_000}
+    with Daemon(tmp_path, **settings) as flooded:
+        links = [wire(flooded) for _ in range(4)]
+        ids = [link.open(f"flood-{n}", durability="disk") for n, link in enumerate(links)]
+        payload = [bytes(50_000)] * 10
+        sent = [0] * len(links)
+        deadline = time.monotonic() + 60
+        while not {"gather", "widen"} <= active(flooded):
+            assert time.monotonic() < deadline, flooded.status()["pressure"]
+            for n, link in enumerate(links):
+                requests_sent = [link.send_append(ids[n], batch(payload), len(payload)) for _ in range(8)]
+                for request_id in requests_sent:
+                    try:
+                        link.appended(request_id)
+                        sent[n] += len(payload)
+                    except Throttled:
+                        pass
+        wait_until(lambda: not active(flooded), "the steps to end")
+        assert [len(link.read_all(topic_id)) for link, topic_id in zip(links, ids, strict=True)] == sent
 
 
 def test_one_that_reads_nothing_for_30_s_is_closed_with_a_reason_and_others_are_not(daemon: Daemon) -> None:

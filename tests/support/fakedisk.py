@@ -27,6 +27,7 @@ from typing import TypeVar
 
 from tests.support.powerloss import SECTOR, STYLES, Dir, Inode, PowerLoss, Rename, Truncate, Write, apply, link
 from topicd._native.interface import Buffer
+from topicd.disk.fs import FileId
 from topicd.disk.look import Listing, look_by_calls
 from topicd.disk.steps import Chain, Failure, run_steps
 
@@ -100,6 +101,16 @@ class FakeDisk:
                 raise _error(errno.EISDIR, path)
             self._change(parent, (name, None))
 
+    def link(self, source: Path, target: Path) -> None:
+        with self._lock:
+            node = self._find(source)
+            if not isinstance(node, Inode):
+                raise _error(errno.ENOENT if node is None else errno.EPERM, source)
+            parent, name = self._parent(target)
+            if name in parent.live:
+                raise _error(errno.EEXIST, target)
+            self._change(parent, (name, node))
+
     def mkdir(self, path: Path) -> None:
         with self._lock:
             at = self._root
@@ -143,6 +154,15 @@ class FakeDisk:
             if node is None:
                 raise _error(errno.ENOENT, path)
             return len(node.content) if isinstance(node, Inode) else 0
+
+    def identify(self, path: Path) -> FileId:
+        with self._lock:
+            node = self._find(path)
+            if node is None:
+                raise _error(errno.ENOENT, path)
+            if not isinstance(node, Inode):
+                return FileId(0, 0, 0, 0)
+            return FileId(0, node.number, len(node.content), node.changed)
 
     def sync_dir(self, path: Path) -> None:
         with self._lock:
@@ -243,8 +263,8 @@ class FakeDisk:
         return self._order
 
     def _used(self) -> int:
-        walk = _walk(self._root, Path("/"))
-        return sum(len(node.content) for _, node in walk if isinstance(node, Inode))
+        found = {id(node): node for _, node in _walk(self._root, Path("/")) if isinstance(node, Inode)}
+        return sum(len(node.content) for node in found.values())
 
 
 class FakeFile:
@@ -275,6 +295,7 @@ class FakeFile:
             op = Write(self._disk._next(), offset, fits)
             node.pending.append(op)
             apply(node.content, op)
+            node.changed = op.order
             node.heal(offset, offset + len(fits))
         if len(fits) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -286,6 +307,7 @@ class FakeFile:
         if size != len(node.content):
             op = Truncate(self._disk._next(), size)
             node.pending.append(op)
+            node.changed = op.order
             node.heal(size, max(size, len(node.content)))
             apply(node.content, op)
 

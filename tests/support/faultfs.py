@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from topicd._native.interface import Buffer
-from topicd.disk.fs import File, Fs
+from topicd.disk.fs import File, FileId, Fs
 from topicd.disk.look import Listing, look_by_calls
 from topicd.disk.steps import Chain, Failure, run_steps
 
@@ -77,6 +77,9 @@ class FaultFs:
     def unlink(self, path: Path, missing_ok: bool = False) -> None:
         self.mutate("unlink", path, lambda: self.inner.unlink(path, missing_ok))
 
+    def link(self, source: Path, target: Path) -> None:
+        self.mutate("link", target, lambda: self.inner.link(source, target))
+
     def mkdir(self, path: Path) -> None:
         self.mutate("mkdir", path, lambda: self.inner.mkdir(path))
 
@@ -91,6 +94,9 @@ class FaultFs:
 
     def size(self, path: Path) -> int:
         return self.look("size", path, lambda: self.inner.size(path))
+
+    def identify(self, path: Path) -> FileId:
+        return self.look("identify", path, lambda: self.inner.identify(path))
 
     def sync_dir(self, path: Path) -> None:
         self.mutate("sync_dir", path, lambda: self.inner.sync_dir(path))

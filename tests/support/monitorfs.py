@@ -17,7 +17,7 @@ from pathlib import Path
 
 from topicd import paths
 from topicd._native.interface import Buffer
-from topicd.disk.fs import TMP_SUFFIX, File, Fs
+from topicd.disk.fs import TMP_SUFFIX, File, FileId, Fs
 from topicd.disk.look import Listing, look_by_calls
 from topicd.disk.steps import Chain, Failure, run_steps
 from topicd.shards.storage.segment.index import ENTRY_BYTES, entry_at, entry_count
@@ -93,6 +93,9 @@ class MonitorFs:
         self.inner.unlink(path, missing_ok)
         self._tracks.pop(path, None)
 
+    def link(self, source: Path, target: Path) -> None:
+        self.inner.link(source, target)
+
     def mkdir(self, path: Path) -> None:
         self.inner.mkdir(path)
 
@@ -107,6 +110,9 @@ class MonitorFs:
 
     def size(self, path: Path) -> int:
         return self.inner.size(path)
+
+    def identify(self, path: Path) -> FileId:
+        return self.inner.identify(path)
 
     def sync_dir(self, path: Path) -> None:
         self.inner.sync_dir(path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count
 from random import Random
 from typing import NamedTuple
 
 SECTOR = 512
+_numbers = count(1)  # of inodes
 STYLES = ("lost", "kept", "prefix", "sectors", "zeroed", "names", "bytes")
 
 
@@ -32,6 +34,8 @@ class Inode:
         self.content = bytearray(durable)  # what reads see
         self.durable = bytearray(durable)  # what survives
         self.pending: list[Write | Truncate] = []  # what may
+        self.number = next(_numbers)
+        self.changed = 0  # by which operation
         self.bad_sectors: list[tuple[int, int]] = []  # bytes that no read gets until they are written again
 
     def heal(self, start: int, end: int) -> None:
@@ -92,6 +96,7 @@ class PowerLoss:
             else:
                 self._copies[id(node)] = copy = Inode(bytes(self._bytes(node)))
                 copy.bad_sectors = list(node.bad_sectors)
+                copy.number, copy.changed = node.number, node.changed
         return self._copies[id(node)]
 
     def _name_survives(self, change: Rename) -> bool:

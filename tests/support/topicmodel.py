@@ -13,6 +13,8 @@ from typing import Any
 
 import msgpack
 
+from topicd.model import TopicConfig
+
 FRAME_OVERHEAD = 46  # fixed bytes of a record on the wire
 LOSSES_KEPT = 64
 LIMIT_DEFAULT, LIMIT_MAX = 256, 100_000
@@ -21,6 +23,7 @@ MAX_SEQ = 2**63 - 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 
 DEFAULTS: dict[str, Any] = {
+    **TopicConfig().to_fields(),  # of fields that nothing here depends on
     "type": "log",
     "ttl_ms": 0,
     "cap_records": 0,

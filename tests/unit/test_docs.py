@@ -85,3 +85,8 @@ def test_a_decision_has_context_decision_and_consequences_on_one_page(page: Path
     assert text.startswith(f"# {number}. ")
     assert re.findall(r"^## (.+)$", text, re.M) == ["Context", "Decision", "Consequences"]
     assert len(text.splitlines()) <= 70
+
+
+def test_the_readme_names_every_page() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if f"docs/{page.name}" not in text] == []

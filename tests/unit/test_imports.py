@@ -64,6 +64,8 @@ RULES: dict[str, tuple[str, ...]] = {
         *VOCABULARY,
     ),
     "topicd.filechannel": (*DISK, *VOCABULARY),
+    # Files of a data directory, whoever uses it meanwhile.
+    "topicd.backup": (*STORAGE, *DISK, *VOCABULARY),
     "topicd.supervisor": (*IPC, *DISK, *VOCABULARY),
     # A client of the shards, and a child of the supervisor.
     "topicd.gateway": ("topicd.child", "topicd.client", *IPC, *VOCABULARY),
@@ -89,8 +91,11 @@ RULES: dict[str, tuple[str, ...]] = {
     "topicd.bench": ("topicd.client", "topicd.aio", *VOCABULARY),
     "topicd.spark": ("topicd.client", *VOCABULARY),
     # Jobs over topics as a client; their archives are made durable by disk, fsck is the offline check on executors, and
-    # what spark-submit starts is the command line.
-    "topicd.spark.pipelines": ("topicd.client", "topicd.spark", "topicd.cli", *STORAGE, *DISK, *VOCABULARY),
+    # what spark-submit starts is the command line. A chat log is applied by the code of the store itself.
+    "topicd.spark.pipelines": (
+        *("topicd.client", "topicd.spark", "topicd.cli", "topicd.shards.chat"),
+        *(*STORAGE, *DISK, *VOCABULARY),
+    ),
     "topicd.cli": ("topicd.client", *VOCABULARY),
     "topicd.cli.show": ("topicd.client", *VOCABULARY),
     # Questions to a daemon, or jobs for it.
@@ -104,6 +109,11 @@ RULES: dict[str, tuple[str, ...]] = {
     ),
     # Work on files: a data directory that no daemon uses, the file of tokens, file channels.
     "topicd.cli.offline": ("topicd.cli", "topicd.filechannel", *STORAGE, *DISK, *VOCABULARY),
+    # Files of a data directory, held by its daemon meanwhile.
+    "topicd.cli.backups": (
+        *("topicd.cli", "topicd.client", "topicd.backup", "topicd.ipc.protocol"),
+        *(*STORAGE, *DISK, *VOCABULARY),
+    ),
     "topicd.__main__": ("topicd.supervisor.main",),
     "topicd": ("topicd.client", "topicd.aio", *VOCABULARY),
 }

@@ -19,6 +19,11 @@ def _choose() -> tuple[Core, str]:
         except ImportError as exc:
             why = f"the native core cannot be imported ({exc})"
         else:
+            if not hasattr(native, "stamp_copies"):
+                # Built before its sources had it: all but this is as it should be.
+                from topicd._native.pure_write import stamp_copies
+
+                native.stamp_copies = stamp_copies
             return native, ""
     # Only now: every process of the daemon would pay for it at each start.
     from topicd._native import pure

@@ -182,6 +182,7 @@ static inline bool span_next(const span_t *span, uint64_t *pos, frame_t *f)
 #define CORE_FUNCTION(name) PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 
 CORE_FUNCTION(core_stamp_frames);   /* stamp.c */
+CORE_FUNCTION(core_stamp_copies);
 CORE_FUNCTION(core_copy_frames);    /* copy.c */
 CORE_FUNCTION(core_encode_batch);   /* encode.c */
 CORE_FUNCTION(core_encode_columns); /* encode_columns.c */

@@ -202,6 +202,11 @@ class Core(Protocol):
         """
         ...
 
+    def stamp_copies(self, batch: Buffer, start: int, end: int, topic_id: int, first_seq: int, ts: int, /) -> bytes:
+        """What stamp_frames does to copied frames; but each keeps its own time, or gets that of the one before it
+        (of the first: `ts`) if its own is earlier, and is a batch by itself."""
+        ...
+
     def copy_frames(
         self, buf: Buffer, start: int, end: int, most_hops: int, keep_node: bool, keep_tag: bool, /
     ) -> bytearray:

@@ -22,7 +22,7 @@ from topicd._native.pure_read import (
     select_frames,
 )
 from topicd._native.pure_runs import run_answers, take_run
-from topicd._native.pure_write import copy_frames, encode_batch, encode_columns, stamp_frames
+from topicd._native.pure_write import copy_frames, encode_batch, encode_columns, stamp_copies, stamp_frames
 
 __all__ = [
     "columns",
@@ -41,6 +41,7 @@ __all__ = [
     "run_answers",
     "scan_frames",
     "select_frames",
+    "stamp_copies",
     "stamp_frames",
     "store",
     "store_fence",

@@ -52,6 +52,7 @@ MAX_META_DEPTH = 16
 
 _STAMP = struct.Struct("<BQQQ")  # flags, topic_id, seq, ts: the part of a header that a shard fills in
 _STAMP_AT = struct.calcsize("<IB")
+_TS_AT = struct.calcsize("<IBBQQ")
 _PAIR = struct.Struct("<ii")  # where a value of a column begins and ends
 
 # ---- meta: exactly one msgpack map ----
@@ -385,6 +386,21 @@ def _validate_batch(view: memoryview, start: int, end: int, copied: bool) -> lis
     return frames
 
 
+def _checked(
+    batch: Buffer, start: int, end: int, topic_id: int, first_seq: int, ts: int, copied: bool
+) -> tuple[memoryview, list[tuple[int, int, int]]]:
+    view = open_span(batch, start, end, writable=True)
+    u64(topic_id, "topic_id")
+    u64(first_seq, "first_seq")
+    u64(ts, "ts")
+    frames = _validate_batch(view, start, end, copied)
+    if first_seq < 1 or first_seq + len(frames) - 1 > MAX_SEQ:
+        refuse("invalid_request", f"seqs from {first_seq} for {len(frames)} records leave 1 to {MAX_SEQ}")
+    if ts > MAX_SEQ:
+        refuse("invalid_request", f"ts {ts} is beyond {MAX_SEQ}")
+    return view, frames
+
+
 def stamp_frames(
     batch: Buffer,
     start: int,
@@ -396,15 +412,7 @@ def stamp_frames(
     copied: bool = False,
     /,
 ) -> bytes:
-    view = open_span(batch, start, end, writable=True)
-    u64(topic_id, "topic_id")
-    u64(first_seq, "first_seq")
-    u64(ts, "ts")
-    frames = _validate_batch(view, start, end, copied)
-    if first_seq < 1 or first_seq + len(frames) - 1 > MAX_SEQ:
-        refuse("invalid_request", f"seqs from {first_seq} for {len(frames)} records leave 1 to {MAX_SEQ}")
-    if ts > MAX_SEQ:
-        refuse("invalid_request", f"ts {ts} is beyond {MAX_SEQ}")
+    view, frames = _checked(batch, start, end, topic_id, first_seq, ts, copied)
     durable_flag = FLAG_DURABLE if durable else 0
     for seq, (pos, size, flags) in enumerate(frames, first_seq):
         stamped = flags & ~FLAG_DURABLE | durable_flag
@@ -414,6 +422,17 @@ def stamp_frames(
 
 
 # ---- copies ----
+
+
+def stamp_copies(batch: Buffer, start: int, end: int, topic_id: int, first_seq: int, ts: int, /) -> bytes:
+    view, frames = _checked(batch, start, end, topic_id, first_seq, ts, True)
+    for seq, (pos, size, flags) in enumerate(frames, first_seq):
+        own: int = U64.unpack_from(view, pos + _TS_AT)[0]
+        if ts < own <= MAX_SEQ:
+            ts = own
+        _STAMP.pack_into(view, pos + _STAMP_AT, flags & ~(FLAG_DURABLE | FLAG_MORE), topic_id, seq, ts)
+        U64.pack_into(view, pos + size - FRAME_CHECKSUM, checksum(view, pos, size))
+    return pack_all("I", [pos - start for pos, _, _ in frames])
 
 
 def copy_frames(buf: Buffer, start: int, end: int, most_hops: int, keep_node: bool, keep_tag: bool, /) -> bytearray:

@@ -122,3 +122,44 @@ CORE_FUNCTION(core_stamp_frames)
     span_close(&span);
     return offsets;
 }
+
+/* Each keeps its own time, as long as times do not go back, and is a batch by itself: what a copy looks like does not
+   depend on what it was copied together with. */
+static void fill_copies(uint8_t *batch, uint64_t length, const uint32_t *at, uint32_t count, uint64_t topic_id,
+                        uint64_t seq, uint64_t ts)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t *frame = batch + at[i];
+        uint64_t size = (i + 1 < count ? at[i + 1] : length) - at[i], own = get64(frame + TS_AT);
+        if (own > ts && own <= (uint64_t)MAX_SEQ)
+            ts = own;
+        frame[FLAGS_AT] &= (uint8_t)~(FLAG_DURABLE | FLAG_MORE);
+        put64(frame + TOPIC_AT, topic_id);
+        put64(frame + SEQ_AT, seq + i);
+        put64(frame + TS_AT, ts);
+        put64(frame + size - FRAME_CHECKSUM, frame_checksum(frame, size));
+    }
+}
+
+/* stamp_copies(batch, start, end, topic_id, first_seq, ts) -> packed u32 offsets */
+CORE_FUNCTION(core_stamp_copies)
+{
+    (void)module;
+    span_t span;
+    uint64_t topic_id, first_seq, ts;
+    uint32_t at[MAX_BATCH_RECORDS], count;
+    PyObject *offsets = NULL;
+    if (!take_count("stamp_copies", nargs, 6) || !span_open(&span, args, true))
+        return NULL;
+    if (take_u64(args[3], "topic_id", &topic_id) && take_u64(args[4], "first_seq", &first_seq) &&
+        take_u64(args[5], "ts", &ts) && (count = validate_batch(&span, at, true)) && seqs_fit(first_seq, count, ts))
+        offsets = PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)(count * sizeof *at));
+    if (offsets) { /* last, so that a failed call has touched nothing */
+        PyThreadState *away = span.end - span.start > GIL_FREE_BYTES ? PyEval_SaveThread() : NULL;
+        fill_copies(span.base + span.start, span.end - span.start, at, count, topic_id, first_seq, ts);
+        if (away)
+            PyEval_RestoreThread(away);
+    }
+    span_close(&span);
+    return offsets;
+}

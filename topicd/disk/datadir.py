@@ -28,8 +28,9 @@ from topicd.errors import FormatError
 from topicd.limits import MAX_U64
 from topicd.paths import DataDir
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 6
 _UNCHECKED = (1, 2, 3)  # without a checksum; 1 also without direct frames in the log, 2 without commit frames
+_OLDER = (*_UNCHECKED, 4, 5)  # 4: without packed and cold segments, 5: without copies of routers that no log has
 _FORMAT_MAX = 64 * 1024
 _POLL_S = 0.05
 
@@ -155,7 +156,7 @@ def _parse(data: DataDir, raw: bytes) -> Format:
     # JSON has more than one way to say a number; a file that topicd wrote has one.
     if any(type(value) is not int or not 0 <= value <= MAX_U64 for value in found):
         raise _damaged(data, "its fields are not whole numbers of 64 bits")
-    if found.version not in (*_UNCHECKED, FORMAT_VERSION):
+    if found.version not in (*_OLDER, FORMAT_VERSION):
         raise FormatError(f"{data.format}: version {found.version}, this topicd knows version {FORMAT_VERSION}")
     if found.version in _UNCHECKED:
         if body.keys() != set(Format._fields):

@@ -19,13 +19,14 @@ from typing import Any
 from topicd import _native
 from topicd._native.interface import Buffer, Listing
 from topicd.disk import look, steps
-from topicd.disk.interface import Failure, File, Fs
+from topicd.disk.interface import Failure, File, FileId, Fs
 from topicd.disk.steps import Chain, Rename
 from topicd.errors import FormatError
 
 __all__ = [
     "TMP_SUFFIX",
     "File",
+    "FileId",
     "Fs",
     "RealFile",
     "RealFs",
@@ -148,6 +149,9 @@ class RealFs:
             if not missing_ok:
                 raise
 
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target, follow_symlinks=False)
+
     def mkdir(self, path: Path) -> None:
         os.makedirs(path, _DIR_MODE, exist_ok=True)
 
@@ -169,6 +173,10 @@ class RealFs:
 
     def size(self, path: Path) -> int:
         return os.stat(path).st_size
+
+    def identify(self, path: Path) -> FileId:
+        found = os.stat(path)
+        return FileId(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def sync_dir(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -52,7 +52,7 @@ class Identity:
             return
         except IsADirectoryError:
             raise FormatError(f"{self._data.identity} is a directory; restore the file from a backup") from None
-        self.record = _from_body(self._data, body)
+        self.record = unpack_record(self._data, body)
 
     def begin_run(
         self, wal_shards: int, delivery_shards: int, id_blocks: int, has_rings: Callable[[Instance], bool]
@@ -114,16 +114,21 @@ class Identity:
         self._fs.sync_dir(self._data.root)
 
     def _save(self, record: Record) -> None:
-        envelope.save(self._fs, self._data.identity, MAGIC, VERSION, _to_body(record))
+        envelope.save(self._fs, self._data.identity, MAGIC, VERSION, pack_record(record))
         self.record = record
 
 
-def _to_body(record: Record) -> dict[str, Any]:
+def read_record(fs: Fs, data: DataDir) -> Record:
+    """What the file says; FileNotFoundError without one."""
+    return unpack_record(data, envelope.load(fs, data.identity, MAGIC, VERSION))
+
+
+def pack_record(record: Record) -> dict[str, Any]:
     live, undrained = (old._asdict() if old else None for old in (record.live, record.undrained))
     return {**record._asdict(), "live": live, "undrained": undrained}
 
 
-def _from_body(data: DataDir, body: Any) -> Record:
+def unpack_record(data: DataDir, body: Any) -> Record:
     try:
         return Record(
             run=int(body["run"]),

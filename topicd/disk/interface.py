@@ -19,6 +19,16 @@ class Failure(NamedTuple):
     size: int = 0  # of that file
 
 
+class FileId(NamedTuple):
+    """Which file it is, and which state of it: two looks that find the same have seen the same bytes, if nobody writes
+    in place."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+
 class File(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Up to size bytes from offset; fewer only at the end of the file."""
@@ -71,6 +81,10 @@ class Fs(Protocol):
 
     def unlink(self, path: Path, missing_ok: bool = False) -> None: ...
 
+    def link(self, source: Path, target: Path) -> None:
+        """Another name for the same file; an existing target is refused. Durable after sync_dir of its parent."""
+        ...
+
     def mkdir(self, path: Path) -> None:
         """Make path and its missing parents; an existing directory is fine. The caller syncs the parents."""
         ...
@@ -84,6 +98,8 @@ class Fs(Protocol):
     def exists(self, path: Path) -> bool: ...
 
     def size(self, path: Path) -> int: ...
+
+    def identify(self, path: Path) -> FileId: ...
 
     def sync_dir(self, path: Path) -> None:
         """Make creates, renames and unlinks inside path durable."""

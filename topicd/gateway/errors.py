@@ -13,6 +13,7 @@ from topicd.errors import (
     BatchTooLarge,
     Conflict,
     ConnectionLost,
+    Forbidden,
     Incompatible,
     InvalidRequest,
     NotAQueue,
@@ -21,6 +22,7 @@ from topicd.errors import (
     RecordTooLarge,
     RouterCycle,
     RouterNotFound,
+    SchemaViolation,
     StorageFailed,
     Throttled,
     TopicdError,
@@ -116,10 +118,14 @@ def of(error: TopicdError, topic: str | None = None) -> Refusal:
         fields = ("topic", "cap_records", "cap_bytes", "head_seq", "earliest_seq")
         told = {name: detail[name] for name in fields if name in detail}
         return Refusal(422, "topic_full", f"topic {topic or told.get('topic')} is full", told)
+    if isinstance(error, SchemaViolation):
+        return Refusal(422, "schema_violation", error.message, dict(detail))
     if isinstance(error, Throttled):
         return _throttled(error)
     if isinstance(error, Conflict):
         return _conflict(error, topic)
+    if isinstance(error, Forbidden):
+        return forbidden(error.message, topic)
     if isinstance(error, NotAQueue):
         return Refusal(409, "not_a_queue", error.message, {"topic": detail.get("topic") or topic or ""})
     if isinstance(error, RouterNotFound):

@@ -40,6 +40,7 @@ class Config(Struct, rename=None):
     max_deliveries: Unsigned = 0
     dead_letter: str | None = None
     leases_durable: bool = False
+    schema: dict[str, Any] | None = None
 
     def fields(self, topic: str) -> dict[str, Any]:
         """As the native protocol has it: clamped, durability explicit."""

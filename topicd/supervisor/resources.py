@@ -16,9 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from topicd.config import Settings
-from topicd.disk import datadir
+from topicd.disk import cold, datadir
 from topicd.disk.fs import RealFs
 from topicd.disk.identity import ID_BLOCK, Identity
+from topicd.errors import FormatError
 from topicd.ipc.pressure import Board
 from topicd.ipc.protocol import unixsock
 from topicd.ipc.stats import StatsPage
@@ -63,12 +64,22 @@ class Resources:
         _raise_descriptor_limit(kinds * self._settings.max_connections + _OTHER_DESCRIPTORS)
         wal, dlv = self._settings.wal_shards, self._settings.delivery_shards
         self.wal_seed = datadir.upgrade(self._fs, self._data, datadir.open_format(self._fs, self._data)).wal_seed
+        self._adopt_cold_dir()
         self.identity.open()
         self.identity.begin_run(wal, dlv, dlv, memory.has_rings)
         self._first_ids = self.identity.record.next_id - dlv * ID_BLOCK
         self._sweep()
         self._memory = Memory(self.identity.instance, wal, dlv, self._settings.ring_bytes, names)
         self._memory.create()
+
+    def _adopt_cold_dir(self) -> None:
+        """The first start with one marks it; later ones find out about its disk when they use it."""
+        if not self._settings.cold_dir:
+            return
+        try:
+            cold.adopt(self._fs, self._data, Path(self._settings.cold_dir), f"{self.wal_seed:016x}")
+        except OSError as exc:
+            raise FormatError(f"cold_dir {self._settings.cold_dir}: {exc.strerror or exc}") from None
 
     def listen(self, environ: MutableMapping[str, str], sockets: Mapping[str, Path]) -> socket.socket:
         """The socket systemd handed over, or our own. Those of processes are made here as well: clients of one that

@@ -5,6 +5,7 @@ One module for each noun; all their names are found here. The hot ones (APPEND, 
 ACK) are binary layouts in wire.py.
 """
 
+from topicd.ipc.protocol.messages.backups import *
 from topicd.ipc.protocol.messages.channels import *
 from topicd.ipc.protocol.messages.commits import *
 from topicd.ipc.protocol.messages.connection import *
@@ -14,5 +15,6 @@ from topicd.ipc.protocol.messages.queues import *
 from topicd.ipc.protocol.messages.records import *
 from topicd.ipc.protocol.messages.routers import *
 from topicd.ipc.protocol.messages.schedules import *
+from topicd.ipc.protocol.messages.tiers import *
 from topicd.ipc.protocol.messages.topics import *
 from topicd.ipc.protocol.messages.watching import *

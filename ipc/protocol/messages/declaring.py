@@ -17,6 +17,11 @@ class Op(IntEnum):
     PING = wire.OP_PING
     STATUS = wire.OP_STATUS
     CONNECTIONS = 0x04
+    BACKUP_HOLD = 0x05
+    BACKUP_STILL = 0x06
+    BACKUP_FREEZE = 0x07
+    BACKUP_CUT = 0x08
+    BACKUP_RELEASE = 0x09
     OPEN = 0x10
     CONFIGURE = 0x11
     STATE = 0x12
@@ -24,9 +29,12 @@ class Op(IntEnum):
     DELETE_TOPIC = 0x14
     FORGIVE_GAP = 0x15
     SYNC_TOPIC = 0x16
+    TIER_STATE = 0x17
+    TIER_NOW = 0x18
     APPEND = wire.OP_APPEND
     FETCH = wire.OP_FETCH
     DELETE_RECORDS = 0x22
+    CUT_TOPIC = 0x2A
     PRODUCER = 0x23
     RELEASE_PRODUCER = 0x24
     OPEN_COMMIT = 0x25
@@ -48,6 +56,7 @@ class Op(IntEnum):
     ROUTER_DELETE = 0x49
     ROUTERS_OF = 0x4A
     SOURCE_HEAD = 0x4B
+    ROUTERS_LOG = 0x4C
     ROUTER_PROGRESS = 0x4D
     ROUTERS_APPLY = 0x4E
     ROUTERS_FORGET = 0x4F
@@ -83,6 +92,7 @@ class Op(IntEnum):
     CHANNEL_CLEAR = 0x6D
     CHANNEL_LIST = 0x6E
     CHANNEL_SLOTS = 0x6F
+    ROUTERS_PASSED = 0x70
     DEBUG = wire.OP_DEBUG
     PUSH = wire.OP_PUSH
     NOTICE = wire.OP_NOTICE

@@ -102,8 +102,8 @@ class QueuePeek(
     op=Op.QUEUE_PEEK,
     right="read",
     answer="topic_id, jobs [{seq, state, deliveries, priority, group, unique, ready_at, node, lease, deadline, reason, "
-    "first_ts, last_ts}: what there is of these], frames (their records, in that order), next (seq to go on behind, or "
-    "nil)",
+    "first_ts, last_ts, started_ts, done_ts}: what there is of these], frames (their records, in that order), next "
+    "(seq to go on behind, or nil)",
 ):
     """Jobs as they are; nothing is taken."""
 

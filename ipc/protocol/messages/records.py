@@ -23,6 +23,14 @@ class DeleteRecords(
     match: TagMatch | None = tag_match()
 
 
+class CutTopic(Request, op=Op.CUT_TOPIC, right="admin", changes=True, answer="deleted, last_seq (of what stays)"):
+    """Delete the newest records, those behind a seq or a time; their seqs are not given out again. For restores."""
+
+    topic: str = topic_name()
+    after_seq: int | None = number(0, MAX_SEQ, default=None)
+    after_ts: int | None = number(0, MAX_SEQ, default=None)
+
+
 class FetchFilter(Message):
     """The map behind the fixed fields of FETCH, with the flag FILTER."""
 

@@ -9,7 +9,10 @@ from topicd.limits import MAX_SEQ, MAX_U64
 from topicd.model import TagMatch
 
 _OPTIONS = "source, dest, preserve_node, preserve_tag, filter, allow_cycle, guarantee, sample, set_tag, set_node"
-_PROGRESS = "forwarded_total, cursor, lag, lag_ms, waiting (nil, or why it stands still)"
+_PROGRESS = (
+    "forwarded_total, cursor, lag, lag_ms, waiting (nil, or why it stands still), "
+    "kind (derived, logged, or nil as long as that is not decided), why (copies are logged)"
+)
 
 
 class CreateRouter(Request, op=Op.ROUTER_CREATE, changes=True, answer=f"router, created, {_OPTIONS}"):
@@ -64,7 +67,12 @@ class RoutersOf(Request, op=Op.ROUTERS_OF, right="read", answer="from [router], 
     topic: str = topic_name()
 
 
-class SourceHead(Request, op=Op.SOURCE_HEAD, right="read", answer="topic_id, head_seq"):
+class SourceHead(
+    Request,
+    op=Op.SOURCE_HEAD,
+    right="read",
+    answer="topic_id, head_seq, durability, logged (why copies of its records are logged, or empty)",
+):
     """How far a source has come."""
 
     topic: str = topic_name()
@@ -83,6 +91,21 @@ class ApplyRouters(Request, op=Op.ROUTERS_APPLY, answer="applied"):
 
     topic_id: int = number(1, MAX_U64, help="of topicd.routers")
     up_to: int = number(0, MAX_SEQ)
+
+
+class LogCopies(Request, op=Op.ROUTERS_LOG, changes=True, answer=""):
+    """Destinations of these routers are logged from now on; answered when that is durable. Asked of their shard, by
+    shards only."""
+
+    routers: tuple[int, ...] = numbers(1, MAX_SEQ, limits.LIST_PAGE_MAX, help="their ids")
+    why: str = text(256)
+
+
+class RoutersPassed(Request, op=Op.ROUTERS_PASSED, answer=""):
+    """So far these routers have come for good: their sources may let go of what lies before. Told by shards only."""
+
+    routers: tuple[int, ...] = numbers(1, MAX_SEQ, limits.LIST_PAGE_MAX, help="their ids")
+    cursors: tuple[int, ...] = numbers(0, MAX_SEQ, limits.LIST_PAGE_MAX, help="one of each")
 
 
 class ForgetRouters(Request, op=Op.ROUTERS_FORGET, right="delete", changes=True, answer="removed [router]"):

@@ -22,7 +22,7 @@ class SubscribedTopic(Message):
 class Subscribe(
     Request,
     op=Op.SUBSCRIBE,
-    answer="topics [{topic, topic_id, from_seq, head_seq}], then PUSH and NOTICE with the same request id",
+    answer="topics [{topic, topic_id, from_seq, head_seq, derived?}], then PUSH and NOTICE with the same request id",
 ):
     """At least one of topics and pattern; it needs the right to read each of the topics."""
 

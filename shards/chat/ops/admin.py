@@ -15,6 +15,7 @@ from topicd.shards.chat.operations import Clean, Retain
 from topicd.shards.chat.retention import STEP
 from topicd.shards.chat.service import Service
 from topicd.shards.chat.store import TABLES, Store, Table
+from topicd.shards.chat.view import unreadable_of
 
 
 @operation(wire.Stats)
@@ -29,6 +30,7 @@ async def stats(call: Call, want: wire.Stats) -> dict[str, Any]:
         "log_bytes": place.bytes,
         "base_seq": checking.base_of(service.where)[0],
         "cutoff_ms": service.view.cutoff_ms,
+        "unreadable": unreadable_of(service.store)[0],
         "cleaning": retention.is_cleaning(service.store),
         "listeners": service.live.count,
         **service.counts,
@@ -83,6 +85,7 @@ async def verify(call: Call, want: wire.Verify) -> dict[str, Any]:
     async with service.checking:
         await service.writer.catch_up()
         taken = service.where / "verify.store"
+        await service.store.settle()
         async with service.writer.still:
             service.store.checkpoint(taken)
             applied = service.view.applied
@@ -96,6 +99,8 @@ async def rebuild(call: Call, want: wire.Rebuild) -> dict[str, Any]:
         await service.writer.catch_up()
         work = service.where / "rebuilt"
         made_store = await checking.replayed(service.log, service.where, work, service.view.applied)
+        await made_store.settle()
+        await service.store.settle()
         async with service.writer.still:
             try:
                 await checking.go_on(service.log, made_store, service.view.applied)

@@ -8,50 +8,54 @@ from topicd.errors import Forbidden, InvalidRequest, TopicdError
 from topicd.ipc.protocol import chat as wire
 from topicd.shards.chat import hlc, inbox, keys, messages
 from topicd.shards.chat.call import Call, operation
+from topicd.shards.chat.changes import Metas
 from topicd.shards.chat.names import KIND_NAMES, KINDS
 from topicd.shards.chat.operations import Mark, Operation, Send
 from topicd.shards.chat.rows import ChatMeta, Kind, Message
+
+_DM = int(Kind.DM)
 
 
 @operation(wire.Send)
 async def send(call: Call, want: wire.Send) -> dict[str, Any]:
     service = call.service
-    made = [_message(call, number, row, KINDS[want.kind]) for number, row in enumerate(want.messages)]
-    results: list[Any] = [None] * len(made)
-    placed: list[int] = []
-    for number, message in enumerate(made):
-        meta = service.view.metas.get(message.chat)
+    kind, metas = KINDS[want.kind], service.view.metas
+    # One for each, also for those that are refused: a stamp that nobody has does no harm.
+    first = service.clock.stamps(len(want.messages)) if want.messages else 0
+    results: list[Any] = []
+    ops: list[Operation] = []
+    for number, row in enumerate(want.messages):
+        message, meta = _message(call, number, row, kind, first + number, metas)
         if message.kind != Kind.DM and meta.exists and not meta.has(message.sender):
-            results[number] = Forbidden("the sender is not a member of this chat").to_wire()
+            results.append(Forbidden("the sender is not a member of this chat").to_wire())
         else:
-            placed.append(number)
-    if placed:
-        first = service.clock.stamps(len(placed))
-        ops: list[Operation] = [
-            Send(tuple(made[number]._replace(stamp=first + at))) for at, number in enumerate(placed)
-        ]
-        outcomes = await service.writer.submit(ops)
-        for number, outcome in zip(placed, outcomes, strict=True):
-            results[number] = outcome.to_wire() if isinstance(outcome, TopicdError) else list(outcome)
-            service.counts["duplicates"] += not isinstance(outcome, TopicdError) and outcome.seq == 0
-    service.counts["sends"] += len(made)
+            results.append(None)
+            ops.append(Send(message))
+    if ops:
+        outcomes = iter(await service.writer.submit(ops))
+        for number, refused in enumerate(results):
+            if refused is None:
+                outcome = next(outcomes)
+                results[number] = outcome.to_wire() if isinstance(outcome, TopicdError) else outcome
+                service.counts["duplicates"] += not isinstance(outcome, TopicdError) and outcome.seq == 0
+    service.counts["sends"] += len(results)
     return {"results": results}
 
 
-def _message(call: Call, number: int, row: list[Any], kind: int) -> Message:
-    """Without its time."""
+def _message(call: Call, number: int, row: list[Any], kind: int, stamp: int, metas: Metas) -> tuple[Message, ChatMeta]:
+    """With its chat as it is now."""
     try:
         user, user_name = call.required_user(row[0])
         ref = call.service.names.chat(row[1], user)
         blob = row[4] if len(row) > 4 else b""
+        meta = metas.get(ref.id)
         if ref.peer:
-            message = Message(row[3], ref.id, user, 1, int(Kind.DM), row[2], ref.peer, blob, ref.peer_name, user_name)
+            fields = (row[3], ref.id, user, stamp, _DM, row[2], ref.peer, blob, ref.peer_name, user_name)
         else:
-            known = call.service.view.metas.get(ref.id)
-            if known.kind == Kind.DM and known.exists:
+            if meta.kind == _DM and meta.exists:
                 raise InvalidRequest("a chat between two users is written to as @name")
-            message = Message(row[3], ref.id, user, 1, kind, row[2], b"", blob, ref.name, user_name)
-        return messages.checked(message)
+            fields = (row[3], ref.id, user, stamp, kind, row[2], b"", blob, ref.name, user_name)
+        return messages.checked(Message(*fields)), meta
     except InvalidRequest as exc:
         raise InvalidRequest(f"message {number}: {exc.message}") from None
 

@@ -53,7 +53,7 @@ class Channels:
         self.draining = False
         tallies = self.tallies = Tallies()
         self.registry = Registry(catalog, tallies)
-        files = ChannelFiles(loop, threads, ChannelStore(place.fs, place.data, tallies))
+        files = self.files = ChannelFiles(loop, threads, ChannelStore(place.fs, place.data, tallies))
         logs = self._logs = Logs(loop, catalog)
         self.slots = Slots(place, self.registry, ask, tell)
         self.mutations = Mutations(place, self.registry, files, logs, self.slots, reader)

@@ -76,8 +76,16 @@ def close_commit(call: Call, want: CloseCommit) -> None:
 
 @operation(AbandonCommit)
 def abandon_commit(call: Call, want: AbandonCommit) -> None:
+    topic = call.shard.catalog.get(want.topic)
+    if want.take_back:
+        why = "records of its source were taken back"
+        call.shard.deletion.before_loss(topic, why, lambda: _abandon(call, want, topic), call.refuse)
+    else:
+        _abandon(call, want, topic)
+
+
+def _abandon(call: Call, want: AbandonCommit, topic: Topic) -> None:
     shard, producer_id = call.shard, want.producer_id
-    topic = shard.catalog.get(want.topic)
     commit = topic.commits.get(producer_id, want.first_no)
     if commit is not None and commit.fenced:
         raise Conflict("somebody else is abandoning this commit", topic=topic.name)

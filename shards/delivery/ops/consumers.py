@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topicd.errors import Conflict, ConsumerNotFound, Throttled, TopicdError
+from topicd.errors import Conflict, ConsumerNotFound, NotReady, Throttled, TopicdError
 from topicd.frames import FrameType
 from topicd.ipc.protocol.messages import (
     AckConsumer,
@@ -104,6 +104,8 @@ def _change(call: Call, topic: Topic, action: str, name: str, acked: int | None,
 
 def _topic(call: Call, name: str) -> Topic:
     topic = call.shard.catalog.get(name)
+    if topic.inflows.remaking:
+        raise NotReady(f"the copies in topic {name} are being made again", topic=name, retry_after_ms=20)
     call.shard.retention.expire(topic)
     return topic
 

@@ -27,6 +27,8 @@ def hello(call: Call, want: Hello) -> None:
             return
         if guest is not None:
             connections.strangers.leave(guest)
+    if connection.trusted and want.client == limits.CHAT_KEEPER:
+        connection.keeps = limits.CHATS
     connection.greeted = True
     connection.client = str(want.client)[:64]
     call.answer(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from topicd import limits
-from topicd.errors import Forbidden, InvalidRequest, Throttled, TopicNotFound
-from topicd.ipc.protocol.messages import DeleteRecords, FetchFilter, Op, Subscribe, SubscribedTopic
+from topicd.errors import InvalidRequest, Throttled, TopicNotFound
+from topicd.ipc.protocol.messages import CutTopic, DeleteRecords, FetchFilter, Op, Subscribe, SubscribedTopic
 from topicd.ipc.protocol.wire import FETCH, MessageFlag, unpack_map
 from topicd.model import GapReason, Tombstone
 from topicd.shards.delivery.reading.filters import NO_FILTER, ReadFilter
 from topicd.shards.delivery.reading.long_polls import LongPoll
 from topicd.shards.delivery.sessions.call import RAW_OPERATIONS, Call, operation
 from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.storage.ranges import Ranges
 
 
 def fetch(call: Call, body: memoryview) -> None:
@@ -84,6 +85,25 @@ def delete_records(call: Call, want: DeleteRecords) -> None:
     topic = call.shard.catalog.get(want.topic)
     if want.before_seq is None and want.match is None:
         raise InvalidRequest("a delete needs before_seq or match or both")
-    if topic.policy.own:
-        raise Forbidden(f"only topicd itself changes {topic.name}", topic=topic.name)
+    topic.check_own(call.connection.keeps)
     call.shard.deletion.delete(topic, want.before_seq, want.match, call.done)
+
+
+@operation(CutTopic)
+def cut_topic(call: Call, want: CutTopic) -> None:
+    shard = call.shard
+    topic = shard.catalog.get(want.topic)
+    if (want.after_seq is None) == (want.after_ts is None):
+        raise InvalidRequest("a cut needs either after_seq or after_ts")
+    topic.check_own(call.connection.keeps)
+    last = want.after_seq if want.after_ts is None else shard.reader.start_at(topic, want.after_ts + 1)
+    visible = topic.seqs.visible
+    if last is None or last >= visible:
+        call.answer({"deleted": 0, "last_seq": visible})
+        return
+    answer = {"last_seq": last}
+    shard.deletion.delete_seqs(
+        topic,
+        Ranges([(last + 1, visible)]),
+        lambda deleted, error: call.done(None if error else {**answer, "deleted": deleted}, error),
+    )

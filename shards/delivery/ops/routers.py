@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from topicd.errors import Forbidden, NotReady, TopicdError, WrongShard
+from topicd.errors import Forbidden, InvalidRequest, NotReady, TopicdError, WrongShard
 from topicd.ipc.protocol.messages import (
     ApplyRouters,
     CreateRouter,
@@ -13,8 +13,10 @@ from topicd.ipc.protocol.messages import (
     ForgetRouters,
     GetRouter,
     ListRouters,
+    LogCopies,
     RouterProgress,
     RoutersOf,
+    RoutersPassed,
     SourceHead,
 )
 from topicd.shards.delivery.routing.definition import Definition
@@ -121,25 +123,30 @@ async def _progress(call: Call, routers: list[Definition], *, fresh: bool) -> di
 @operation(RoutersOf)
 def routers_of(call: Call, want: RoutersOf) -> None:
     graph = call.shard.routing.replica.graph
-    call.answer(
-        {
-            "from": [one.router for one in graph.leaving(want.topic)],
-            "to": [one.router for one in graph.reaching(want.topic)],
-        }
-    )
+    rights = call.connection.rights
+
+    def names(found: list[Definition]) -> list[str]:
+        """Of those whose other end may be known."""
+        return [one.router for one in found if rights.allows(one.source) and rights.allows(one.dest)]
+
+    call.answer({"from": names(graph.leaving(want.topic)), "to": names(graph.reaching(want.topic))})
 
 
 @operation(SourceHead)
 def source_head(call: Call, want: SourceHead) -> None:
     topic = call.shard.catalog.get(want.topic)
-    answer = {"topic_id": topic.id, "head_seq": topic.seqs.visible}
+    head = topic.seqs.visible
+
+    def told() -> None:
+        call.answer({"topic_id": topic.id, "head_seq": head, **call.shard.routing.safety.facts(topic)})
+
     if want.synced and topic.policy.logged:
         outlet = call.shard.log.outlet_of(topic)
         if outlet.read_only_errno:
             raise outlet.refusal()
-        if outlet.when_synced(lambda: call.answer(answer)):
+        if outlet.when_synced(told, call.refuse):
             return
-    call.answer(answer)
+    told()
 
 
 @operation(RouterProgress)
@@ -167,6 +174,30 @@ def apply(call: Call, want: ApplyRouters) -> None:
     _of_shards(call)
     replica = call.shard.routing.replica
     replica.when_applied(want.up_to, lambda: call.answer({"applied": replica.applied}))
+
+
+@operation(LogCopies)
+def log_copies(call: Call, want: LogCopies) -> None:
+    _of_shards(call)
+    routing = call.shard.routing
+
+    async def work() -> dict[str, Any]:
+        await routing.safety.log_copies(want.routers, want.why)
+        return {}
+
+    routing.answer_later(work(), call.done)
+
+
+@operation(RoutersPassed)
+def passed(call: Call, want: RoutersPassed) -> None:
+    _of_shards(call)
+    if len(want.routers) != len(want.cursors):
+        raise InvalidRequest("routers and cursors are not equally many")
+    for name in call.shard.routing.safety.passed(want.routers, want.cursors):
+        topic = call.shard.catalog.by_name.get(name)
+        if topic is not None and topic.live:
+            call.shard.deletion.free_acked(topic)
+    call.answer({})
 
 
 @operation(ForgetRouters)

@@ -22,6 +22,7 @@ from topicd.model import Durability, TopicConfig, is_internal
 from topicd.shards.delivery.ready import effective_priority
 from topicd.shards.delivery.sessions.call import Call, operation
 from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.schema import check_schema
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ def open_topic(call: Call, want: OpenTopic) -> None:
     call.connection.rights.require("admin" if want.config else "write", want.topic)
     catalog, config = call.shard.catalog, TopicConfig.from_fields(want.config or {})
     _check_dead_letter(want.topic, want.config)
+    check_schema(config.schema)
     if want.first_records:
         refusal = call.shard.admission.first_refusal(config, want.first_bytes, want.first_records)
         if refusal is not None:
@@ -65,6 +67,8 @@ def configure(call: Call, want: Configure) -> None:
     topic = _found_or_creatable(call, want)
     catalog, fields, created = call.shard.catalog, want.config or {}, False
     _check_dead_letter(want.topic, fields)
+    if fields.get("schema") is not None:
+        check_schema(TopicConfig.from_fields({"schema": fields["schema"]}).schema)
 
     def done(changed: Topic | None, error: TopicdError | None) -> None:
         if changed is None:
@@ -73,8 +77,14 @@ def configure(call: Call, want: Configure) -> None:
             call.answer({"topic_id": changed.id, "created": created, "config": changed.config.to_fields()})
 
     if topic is not None:
-        _check_own(topic)
-        catalog.configure(topic, fields, done, replace=want.replace)
+        topic.check_own(call.connection.keeps)
+        found, before = topic, topic.next_config or topic.config
+        config = before.replaced(fields) if want.replace else before.updated(fields)
+
+        def go() -> None:
+            catalog.configure(found, fields, done, replace=want.replace)
+
+        call.shard.routing.safety.before_config(topic, config, go, call.refuse)
     elif not catalog.configure_unborn(want.topic, fields, done, replace=want.replace):
         created = True
         catalog.create(want.topic, TopicConfig.from_fields(fields), done)
@@ -99,14 +109,13 @@ def _found_or_creatable(call: Call, want: OpenTopic | Configure) -> Topic | None
         if is_internal(want.topic) and not want.internal:
             message = f"topic name {want.topic!r} is not allowed: {limits.INTERNAL}* are topicd's own"
             raise InvalidRequest(message, topic=want.topic)
+        keeps = call.connection.keeps
+        kept = bool(keeps) and want.topic.startswith(keeps)
+        if want.topic.startswith((limits.CHANNELS, limits.CHATS)) and not kept:
+            raise Forbidden(f"only topicd itself makes {want.topic}", topic=want.topic)
         if want.topic == limits.ROUTERS:
             raise Forbidden(f"topic {want.topic} is made with the first router", topic=want.topic)
     return topic
-
-
-def _check_own(topic: Topic) -> None:
-    if topic.policy.own:
-        raise Forbidden(f"only topicd itself changes {topic.name}", topic=topic.name)
 
 
 @operation(TopicState)
@@ -222,7 +231,7 @@ def delete_topic(call: Call, want: DeleteTopic) -> None:
     topic = catalog.get(want.topic)
     call.shard.retention.expire(topic)
 
-    _check_own(topic)
+    topic.check_own(call.connection.keeps)
 
     def done(removed: list[str], error: TopicdError | None) -> None:
         call.done({"topic_id": topic.id, "routers_removed": removed} if error is None else None, error)

@@ -59,7 +59,8 @@ def _consumer(call: Call, want: Subscribe, starts: list[tuple[Topic, int, Tombst
 
 
 def _started(topic: Topic, at: int) -> dict[str, Any]:
-    return {"topic": topic.name, "topic_id": topic.id, "from_seq": at, "head_seq": topic.seqs.visible}
+    started = {"topic": topic.name, "topic_id": topic.id, "from_seq": at, "head_seq": topic.seqs.visible}
+    return {**started, "derived": True} if topic.inflows.derived is not None else started
 
 
 def _starts(call: Call, want: Subscribe) -> tuple[list[tuple[Topic, int, Tombstone | None]], set[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from topicd.frames import ts_at
 from topicd.limits import PRIORITY_DEFAULT
+from topicd.shards.delivery.queues.facts import Kept
 from topicd.shards.delivery.queues.lanes import Lane
 from topicd.shards.delivery.queues.service import QueueService
 from topicd.shards.delivery.queues.takers import WaitingClaim
@@ -79,6 +80,8 @@ def row_of(service: QueueService, seq: int, found: str) -> dict[str, Any]:
     row: dict[str, Any] = {"seq": seq, "state": found}
     if found in ("gone", "unknown"):
         return row
+    if found == "done":
+        return {**row, **_done(jobs.kept_row(seq))}
     lane, past = jobs.lane_of(seq), jobs.past.get(seq)
     grant = jobs.leases.get(seq) or jobs.finishing.get(seq)
     row["deliveries"] = jobs.deliveries(seq) + (1 if grant is not None else 0)
@@ -96,6 +99,17 @@ def row_of(service: QueueService, seq: int, found: str) -> dict[str, Any]:
         row.update(first_ts=past.first_ms, last_ts=past.last_ms)
         if past.reason:
             row["reason"] = past.reason
+    return row
+
+
+def _done(kept: Kept) -> dict[str, Any]:
+    row: dict[str, Any] = {"deliveries": kept.deliveries, "done_ts": kept.at}
+    if kept.started:
+        row["started_ts"] = kept.started
+    if kept.group:
+        row["group"] = kept.group
+    if kept.reason:
+        row["reason"] = kept.reason
     return row
 
 

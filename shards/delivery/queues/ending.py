@@ -13,7 +13,8 @@ from topicd.frames import FrameType
 from topicd.ipc.protocol.wire import LEASED
 from topicd.shards.delivery.agenda import Gathered
 from topicd.shards.delivery.queues.deadlines import Sleeper
-from topicd.shards.delivery.queues.jobs import Jobs, Past, Totals
+from topicd.shards.delivery.queues.facts import Past, Totals
+from topicd.shards.delivery.queues.jobs import Jobs
 from topicd.shards.delivery.queues.tools import Tools
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
@@ -138,7 +139,7 @@ class Ending(Gathered):
         if self.done:
             body["done"] = flat_ranges(self.done)
             if topic.config.keep_done_ms:
-                body["keep"] = True
+                body["keep"] = endings.jobs.ran(self.done)  # sorted by now
         if self.buried:
             body["buried"] = flat_ranges(self.buried)
         if self.back:

@@ -10,7 +10,7 @@ from typing import Any
 from topicd.errors import Conflict, InvalidRequest, TopicdError
 from topicd.frames import FrameType, core
 from topicd.ipc.protocol.messages import Extend, Nack
-from topicd.shards.delivery.queues.jobs import Past
+from topicd.shards.delivery.queues.facts import Past
 from topicd.shards.delivery.queues.service import QueueService
 from topicd.shards.delivery.topic.topic import Topic
 
@@ -102,7 +102,7 @@ def extend(service: QueueService, want: Extend, done: Done) -> None:
         grant = jobs.leases.get(seq)
         assert grant is not None
         number = grant.number(seq)
-        jobs.leases.give(seq, seq, number, deadline, grant.node, grant.holder)
+        jobs.leases.give(seq, seq, number, deadline, grant.node, grant.holder).since = grant.since
         rows.append([seq, seq, number, deadline, grant.node])
     service.arm(now)
     body = {

@@ -19,7 +19,6 @@ from topicd.shards.delivery.queues.leases import NUMBERS_AHEAD
 from topicd.shards.delivery.queues.rates import Rate
 from topicd.shards.delivery.queues.takers import Batch, Taker
 from topicd.shards.delivery.queues.tools import Tools
-from topicd.shards.delivery.reading.filters import NO_FILTER
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
 
@@ -67,7 +66,7 @@ class Handing:
         if self._topic.config.rate_per_s:
             self.rate.take(count, now_ms, self._topic.config.rate_per_s)
         deadline = now_ms + (taker.lease_ms or self._topic.config.lease_ms)
-        rows, leased = self._lease(picked, taker, deadline)
+        rows, leased = self._lease(picked, taker, deadline, now_ms)
         self._deliver(taker, Batch(count, rows, parts, size), leased)
         return count
 
@@ -83,7 +82,7 @@ class Handing:
                 self._put_back(picked[index:])
                 break
             try:
-                answer = self._tools.reader.fetch(self._topic, one.first - 1, one.count, max(room, 1), NO_FILTER)
+                answer = self._tools.ahead.fetch(self._topic, one.first, one.count, max(room, 1))
             except StorageCorrupt as error:
                 self._note_damaged(one, error)
                 self._put_back(picked[index + 1 :])
@@ -129,7 +128,7 @@ class Handing:
 
     # ---- leasing ----
 
-    def _lease(self, picked: list[Picked], taker: Taker, deadline: int) -> tuple[bytes, list[list[Any]]]:
+    def _lease(self, picked: list[Picked], taker: Taker, deadline: int, now_ms: int) -> tuple[bytes, list[list[Any]]]:
         """(rows of the answer, what the log is told of leases)"""
         jobs, leases = self._jobs, self._jobs.leases
         keyed, logged = len(jobs.keys) > 0, jobs.logs_leases
@@ -138,7 +137,7 @@ class Handing:
         for one in picked:
             first, last, base = one.first, one.last, leases.next_number
             leases.next_number = base + last - first + 1
-            leases.give(first, last, base, deadline, taker.node, taker.holder)
+            leases.give(first, last, base, deadline, taker.node, taker.holder).since = now_ms
             if jobs.past or keyed:
                 for seq in range(first, last + 1):
                     flat += (seq, base + seq - first, deadline, jobs.deliveries(seq) + 1)

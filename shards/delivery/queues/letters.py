@@ -8,7 +8,8 @@ import msgpack
 
 from topicd.frames import core
 from topicd.limits import MAX_DATA_AND_META, MAX_META, MAX_META_KEYS, PRIORITY_DEFAULT
-from topicd.shards.delivery.queues.jobs import Jobs, Past
+from topicd.shards.delivery.queues.facts import Past
+from topicd.shards.delivery.queues.jobs import Jobs
 
 PREFIX = "$dead_letter_"
 FROM, DELIVERIES, SRC_SEQ = f"{PREFIX}from", f"{PREFIX}deliveries", f"{PREFIX}src_seq"

@@ -9,8 +9,9 @@ from collections import deque
 
 from topicd.shards.delivery.queues.deadlines import Sleeper
 from topicd.shards.delivery.queues.ending import Ending, Endings
+from topicd.shards.delivery.queues.facts import Past
 from topicd.shards.delivery.queues.handing import Handing
-from topicd.shards.delivery.queues.jobs import Jobs, Past
+from topicd.shards.delivery.queues.jobs import Jobs
 from topicd.shards.delivery.queues.takers import NONE, Taker, WaitingClaim, WorkStream
 from topicd.shards.delivery.queues.tools import Tools
 from topicd.shards.delivery.topic.follower import Follower
@@ -113,6 +114,7 @@ class QueueService(Follower):
         now = tools.clock.now_ms()
         visible = topic.seqs.visible
         if jobs.stale or not jobs.opened:
+            tools.ahead.forget(topic.id)
             runs = [(a, b) for a, b, _ in tools.live.runs(topic, topic.floors.earliest, visible)]
             jobs.open(runs, visible, now)
         jobs.catch_up(visible, now)
@@ -151,10 +153,10 @@ class QueueService(Follower):
     def _drop_kept(self, now: int) -> None:
         """Done, and readable long enough."""
         keep, gone = self.topic.config.keep_done_ms, []
-        for at, first, last in self.jobs.kept:
-            if at + keep > now:
+        for row in self.jobs.kept:
+            if row.at + keep > now:
                 break
-            gone += [first, last]
+            gone += [row.first, row.last]
         if gone:
             self.endings.drop_kept(gone, now)
 
@@ -261,6 +263,7 @@ class QueueService(Follower):
         for taker in takers:
             taker.topic_gone(self.topic)
         self.tools.deadlines.wake_at(self._alarm, None)
+        self.tools.ahead.forget(self.topic.id)
 
     def wake(self) -> None:
         """A time has come that it asked for."""
@@ -299,7 +302,7 @@ class QueueService(Follower):
     @property
     def _kept_until(self) -> int | None:
         kept = self.jobs.kept
-        return kept[0][0] + self.topic.config.keep_done_ms if kept else None
+        return kept[0].at + self.topic.config.keep_done_ms if kept else None
 
     def _limits_end(self, now: int) -> list[int]:
         """When limits of rate allow more, if somebody waits for that."""

@@ -8,6 +8,7 @@ from typing import Any
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.queues.ahead import ReadAhead
 from topicd.shards.delivery.queues.crons import Cron
 from topicd.shards.delivery.queues.deadlines import Deadlines
 from topicd.shards.delivery.reading.live import LiveRecords
@@ -37,6 +38,7 @@ class Tools:
         self.live = live
         self.retention = retention
         self.reader = reader
+        self.ahead = ReadAhead(reader)
         self.deletion = deletion
         self.damage = damage
         self.deadlines = deadlines

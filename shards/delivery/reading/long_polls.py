@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from topicd.errors import TopicdError
+from topicd.shards.delivery.reading.elsewhere import StillComing
 from topicd.shards.delivery.reading.filters import ReadFilter
 from topicd.shards.delivery.reading.reading import Reader
 from topicd.shards.delivery.sessions.outbox import Outbox
@@ -57,9 +58,16 @@ class LongPoll(Follower):
     def _expire(self) -> None:
         self._answer(give_up=True)
 
+    def _answer_if_there(self, *, give_up: bool) -> None:
+        if self in self._topic.followers:
+            self._answer(give_up=give_up)
+
     def _answer(self, *, give_up: bool) -> None:
         try:
             answer = self._reader.fetch(self._topic, self._from_seq, self._limit, self._max_bytes, self._filter)
+        except StillComing as coming:
+            coming.then(lambda: self._answer_if_there(give_up=give_up))
+            return
         except TopicdError as exc:
             self.cancel()
             self._outbox.refused(self._request_id, exc)

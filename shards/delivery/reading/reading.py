@@ -17,6 +17,7 @@ from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX, KIB
 from topicd.model import GapReason, Tombstone
 from topicd.shards.delivery.damage import DamageLog
 from topicd.shards.delivery.place import Place
+from topicd.shards.delivery.reading.elsewhere import NotNow, StillComing
 from topicd.shards.delivery.reading.filters import ReadFilter
 from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.reading.segments import Segments
@@ -43,6 +44,7 @@ class ReadAnswer:
     bytes: int = 0
     examined: int = 0
     tombstone: Tombstone | None = None
+    cold_segments: int = 0  # how many segments of the cold directory were read
     settled: int | None = None  # for a reader of whole commits: what lies above is not one yet
 
 
@@ -56,6 +58,7 @@ class _Neighbours(NamedTuple):
     last: int
     dead: Ranges | None
     frames: int  # fewer than last - first + 1 where a rewrite took dead ones away
+    cold: int = 0  # first seq of the segment, if it lies in the cold directory
 
 
 class _Stored(NamedTuple):
@@ -92,7 +95,7 @@ class Reader:
         limit = min(max(limit, 1), FETCH_RECORDS_MAX)
         max_bytes = min(max(max_bytes, 1), FETCH_BYTES_MAX)
         nodes = chosen.nodes if topic.config.dedupe_node else ()
-        scanned = 0
+        scanned = cold = 0
         while position < stop and answer.count < limit and answer.bytes < max_bytes and scanned < _EXAMINE_BYTES:
             room = max_bytes - answer.bytes
             plain = chosen.match is None and not nodes
@@ -107,9 +110,16 @@ class Reader:
                 if not scanned:
                     raise
                 break  # what was found before the damage is the answer; the next read meets it head-on
+            except (StillComing, NotNow):
+                if not scanned:
+                    raise
+                break  # the next read finds it, or waits for it
             if chunk is None:
                 position = stop
                 break
+            if chunk.cold and chunk.cold != cold:
+                cold = chunk.cold
+                answer.cold_segments += 1
             scanned += chunk.end - chunk.start
             if chunk.dead is None and plain:
                 if answer.count and chunk.end - chunk.start > room:
@@ -188,7 +198,7 @@ class Reader:
         data, last, count = found
         marks = topic.contents.marks.get(info.first_seq)
         dead = marks if marks is not None and marks.within(first, last) else None
-        return _Neighbours(data, 0, len(data), first, last, dead, count)
+        return _Neighbours(data, 0, len(data), first, last, dead, count, info.first_seq if info.lies.cold else 0)
 
     def _few(self, topic: Topic, info: SegmentInfo, first: int, wanted: int, max_bytes: int) -> _Stored | None:
         """Records whose frames prove that they are the ones asked for, and all of them: then it does not matter that

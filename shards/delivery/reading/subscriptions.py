@@ -13,6 +13,7 @@ from topicd.limits import FETCH_RECORDS_MAX, KIB
 from topicd.model import Tombstone
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.reading.elsewhere import NotNow, StillComing
 from topicd.shards.delivery.reading.filters import NO_FILTER, ReadFilter
 from topicd.shards.delivery.reading.reading import ReadAnswer, Reader
 from topicd.shards.delivery.sessions.outbox import Outbox
@@ -162,9 +163,12 @@ class TopicFeed(Follower):
         self.cursor = from_seq
         self._tombstone = tombstone
         self._lagged = False
+        self._waiting = False  # for records from a slow place
 
     @property
     def paused(self) -> bool:
+        if self._waiting:
+            return True
         return self.topic.policy.yields and not self.asked and self._subscription.pushing.is_paused(self.topic)
 
     @property
@@ -200,7 +204,7 @@ class TopicFeed(Follower):
     def pump(self, budget: int) -> int:
         """Push what is there, as far as credit, outbox and budget reach; the number of pushes."""
         sub, pushes = self._subscription, 0
-        while self.behind and pushes < budget and not sub.blocked:
+        while self.behind and pushes < budget and not sub.blocked and not self._waiting:
             answer = self._next()
             if answer is None:
                 return pushes
@@ -226,6 +230,10 @@ class TopicFeed(Follower):
             answer = reader.newest(self.topic, self.cursor, _PUSH_BYTES) if sub.filter == NO_FILTER else None
             if answer is None:
                 answer = reader.fetch(self.topic, self.cursor, FETCH_RECORDS_MAX, _PUSH_BYTES, sub.filter)
+        except (StillComing, NotNow) as not_yet:
+            self._waiting = True
+            not_yet.then(self._go_on)
+            return None
         except TopicdError as exc:
             sub.outbox.notice(sub.id, {"event": "error", "topic": self.topic.name, **exc.to_wire()})
             self.leave()
@@ -235,6 +243,12 @@ class TopicFeed(Follower):
             answer.tombstone, self._tombstone = self._tombstone, None
         reader.note_read(self.topic)
         return answer
+
+    def _go_on(self) -> None:
+        """What it waited for is there, or worth another try."""
+        self._waiting = False
+        if self._subscription.feeds.get(self.topic.id) is self:
+            self._subscription.resume()
 
     def _note_lag(self, sub: Subscription) -> None:
         if not self._lagged:

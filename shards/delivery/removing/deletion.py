@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from topicd.errors import TopicdError
 from topicd.frames import FrameType
-from topicd.limits import FRAME_OVERHEAD
+from topicd.limits import FRAME_OVERHEAD, MAX_SEQ
 from topicd.model import TagMatch
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.pulse import Pulse
@@ -24,7 +24,11 @@ from topicd.shards.delivery.writing.log import Log
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.info import SegmentInfo
 
+Then = Callable[[], None]
+Refused = Callable[[TopicdError], None]
 Done = Callable[[dict[str, Any] | None, TopicdError | None], None]
+
+_DELETED = "records of its source were deleted"
 
 
 class Removed(NamedTuple):
@@ -54,8 +58,16 @@ class Deletion:
         self._backlog = backlog
         self._counters = counters
         self._pulse = pulse
+        # Set by the routers. When copies of a topic's records do not depend on them any more; so far it was copied.
+        self.before_loss: Callable[[Topic, str, Then, Refused], None] = lambda topic, why, then, refused: then()
+        self.copied: Callable[[Topic], int] = lambda topic: MAX_SEQ
 
     def delete(self, topic: Topic, before_seq: int | None, match: TagMatch | None, done: Done) -> None:
+        self.before_loss(
+            *(topic, _DELETED, lambda: self._delete(topic, before_seq, match, done), lambda error: done(None, error))
+        )
+
+    def _delete(self, topic: Topic, before_seq: int | None, match: TagMatch | None, done: Done) -> None:
         bound = topic.seqs.visible
 
         def stored() -> None:
@@ -88,11 +100,12 @@ class Deletion:
         )
 
     def free_acked(self, topic: Topic) -> None:
-        """retain: acked. What every named consumer has acknowledged goes; a topic nobody consumes by name keeps
-        everything. In the log, or a consumer that is set back or removed later would bring it back at recovery."""
+        """retain: acked. What every named consumer has acknowledged and every router has copied goes; a topic nobody
+        consumes by name keeps everything. In the log, or a consumer that is set back or removed later would bring it
+        back at recovery."""
         if topic.config.retain != "acked" or not len(topic.consumers):
             return
-        last = min(topic.seqs.visible, topic.consumers.acked_by_all)
+        last = min(topic.seqs.visible, topic.consumers.acked_by_all, self.copied(topic))
         if last >= topic.floors.earliest:
             self._delete_through(topic, last)
             body = {"before": last + 1, "match": None, "bound": last}
@@ -132,6 +145,9 @@ class Deletion:
 
     def delete_seqs(self, topic: Topic, seqs: Ranges, done: Callable[[int, TopicdError | None], None]) -> None:
         """Through the log; how many there were."""
+        self.before_loss(topic, _DELETED, lambda: self._delete_seqs(topic, seqs, done), lambda error: done(0, error))
+
+    def _delete_seqs(self, topic: Topic, seqs: Ranges, done: Callable[[int, TopicdError | None], None]) -> None:
 
         def stored() -> None:
             records = self.apply_seqs(topic, seqs)
@@ -161,7 +177,7 @@ class Deletion:
 
     def replay_seqs(self, topic: Topic, seqs: Ranges) -> Removed:
         earliest, found = topic.floors.earliest, Removed(0, 0)
-        for info in topic.contents.segments:
+        for info in _covering(topic.contents.segments, seqs):
             wanted = seqs.within(max(info.first_seq, earliest), info.last_seq)
             inside = _fresh(topic.contents.marks.get(info.first_seq), wanted) if wanted else wanted
             if inside:
@@ -252,6 +268,18 @@ class Deletion:
             contents.tail_dead.add(first, last)
             deleted += last - first + 1
         return deleted, content
+
+
+def _covering(segments: list[SegmentInfo], seqs: Ranges) -> list[SegmentInfo]:
+    """Those between the first and the last of these seqs: a topic may have thousands of others."""
+    if not len(seqs):
+        return []
+    low, high = seqs.bounds
+    start = bisect_left(segments, low, key=lambda info: info.last_seq)
+    end = start
+    while end < len(segments) and segments[end].first_seq <= high:
+        end += 1
+    return segments[start:end]
 
 
 def _not_in(known: Ranges | None, seqs: list[int]) -> list[tuple[int, int]]:

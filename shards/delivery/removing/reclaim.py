@@ -16,9 +16,10 @@ from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.slices import in_slices
 from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.storing.tiering import Tiering, half_dead
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.drop import drop_segments
-from topicd.shards.storage.segment.info import SegmentInfo
+from topicd.shards.storage.segment.info import Lies, SegmentInfo
 from topicd.shards.storage.segment.rewrite import rewrite_segment
 from topicd.shards.storage.topic_dir import finish_deletes, start_delete
 
@@ -29,13 +30,20 @@ _REWRITES_PER_ROUND = 16
 
 class Reclaimer:
     def __init__(
-        self, place: Place, loop: asyncio.AbstractEventLoop, pool: Executor, backlog: Backlog, segments: Segments
+        self,
+        place: Place,
+        loop: asyncio.AbstractEventLoop,
+        pool: Executor,
+        backlog: Backlog,
+        segments: Segments,
+        tiering: Tiering,
     ) -> None:
         self._place = place
         self._loop = loop
         self._pool = pool
         self._backlog = backlog
         self._segments = segments
+        self._tiering = tiering
         self.urgent = False  # there may be something to give back: a snapshot is worth its price
         # Segments that have left their topic and whose files are still there.
         self._leaving: deque[tuple[Topic, list[int]]] = deque()
@@ -45,7 +53,11 @@ class Reclaimer:
         found: list[Topic] = []
 
         def look(topic: Topic) -> None:
-            if not found and (_droppable(topic) or _half_dead(topic)):
+            rewritable = self._half_dead(topic)
+            for info in rewritable:
+                if info.lies is not Lies.HERE:
+                    self._tiering.recall(topic, info)
+            if not found and (self._droppable(topic) or any(info.lies is Lies.HERE for info in rewritable)):
                 found.append(topic)
 
         yield from in_slices(list(self._backlog.reclaimable.values()), look)
@@ -57,14 +69,14 @@ class Reclaimer:
         self.urgent = False
 
         def plan(topic: Topic) -> None:
-            dead = _droppable(topic)
+            dead = self._droppable(topic)
             for info in dead:
                 topic.contents.drop(info)
                 self._segments.drop(topic, info.first_seq)
             topic.contents.forget_gone(topic.floors.earliest, topic.seqs.head)
             if dead:
                 self._leaving.append((topic, [info.first_seq for info in dead]))
-            elif not _half_dead(topic) and not topic.contents.unmarked:
+            elif not self._half_dead(topic) and not topic.contents.unmarked:
                 self._backlog.reclaimable.pop(topic.id, None)
 
         yield from in_slices(list(self._backlog.reclaimable.values()), plan)
@@ -77,13 +89,16 @@ class Reclaimer:
             topic, first_seqs = self._leaving[0]
             directory = place.topic_dir(topic.id)
             with suppress(FileNotFoundError):  # the topic was deleted since
-                await self._loop.run_in_executor(self._pool, drop_segments, place.fs, directory, first_seqs)
+                cold = await self._loop.run_in_executor(self._pool, drop_segments, place.fs, directory, first_seqs)
+                if cold:
+                    self._tiering.finish_drop(topic, cold)
             self._leaving.popleft()
         budget = _REWRITES_PER_ROUND
         for topic in list(self._backlog.reclaimable.values()):
-            for info in _half_dead(topic)[:budget]:
-                budget -= 1
-                await self._rewrite(topic, info)
+            for info in self._half_dead(topic)[:budget]:
+                if info.lies is Lies.HERE:  # else it comes here first
+                    budget -= 1
+                    await self._rewrite(topic, info)
 
     async def _rewrite(self, topic: Topic, info: SegmentInfo) -> None:
         place, contents = self._place, topic.contents
@@ -109,22 +124,15 @@ class Reclaimer:
         except OSError as exc:
             log.error("topic directory not removed", extra={"topic_id": topic_id, "error": str(exc)})
 
+    def _droppable(self, topic: Topic) -> list[SegmentInfo]:
+        return [
+            info
+            for info in topic.contents.segments
+            if info.sealed
+            and (info.last_seq < topic.floors.earliest or info.dead >= info.count)
+            and not self._tiering.is_moving(topic, info)
+        ]
 
-def _droppable(topic: Topic) -> list[SegmentInfo]:
-    return [
-        info
-        for info in topic.contents.segments
-        if info.sealed and (info.last_seq < topic.floors.earliest or info.dead >= info.count)
-    ]
-
-
-def _half_dead(topic: Topic) -> list[SegmentInfo]:
-    contents = topic.contents
-    return [
-        info
-        for info in contents.segments
-        if info.sealed
-        and info.first_seq in contents.marks
-        and info.first_seq not in contents.unmarked
-        and 2 * info.dead_bytes >= info.data_bytes > 0
-    ]
+    def _half_dead(self, topic: Topic) -> list[SegmentInfo]:
+        found = [info for info in topic.contents.segments if half_dead(topic, info)]
+        return [info for info in found if not self._tiering.is_moving(topic, info)]

@@ -27,6 +27,15 @@ class Copies(NamedTuple):
     complete: bool  # nothing of the piece lies behind it
 
 
+def without_first(made: Copies, count: int) -> Copies:
+    """Without so many of its records."""
+    if not count:
+        return made
+    offsets = memoryview(core.frame_offsets(made.frames, 0, len(made.frames))).cast("I")
+    left = made.frames[offsets[count] :] if count < made.records else bytearray()
+    return made._replace(frames=left, records=made.records - count)
+
+
 def make(one: Definition, buffer: Any, start: int, end: int, after: int, limit: int) -> Copies:
     """Of the frames buffer[start:end] those behind `after`, at most so many."""
     found = select(buffer, start, end, after_seq=after, limit=limit, max_bytes=_BATCH_BYTES)
@@ -52,7 +61,7 @@ def _changed(one: Definition, source: Any, at: int, to: int) -> tuple[bytearray,
         if hops < HOPS_MAX and _sampled(one, record[0]):
             chosen.append((hops, record))
     out = bytearray()
-    for n, (hops, (seq, _, node, tag, meta, data)) in enumerate(chosen):
+    for n, (hops, (seq, ts, node, tag, meta, data)) in enumerate(chosen):
         names = {"tag": _text(tag), "node": _text(node), "source": one.source}
         new_tag = _filled(one.set_tag, names, MAX_TAG) if one.set_tag is not None else tag if one.preserve_tag else b""
         new_node = (
@@ -60,7 +69,7 @@ def _changed(one: Definition, source: Any, at: int, to: int) -> tuple[bytearray,
         )
         new_meta = _stamped(one, seq, meta or b"") if one.stamped else meta or b""
         more = n + 1 < len(chosen)
-        out += copied_frame(new_node or b"", new_tag or b"", new_meta, data, hops + 1, more=more)
+        out += copied_frame(new_node or b"", new_tag or b"", new_meta, data, hops + 1, ts, more=more)
     return out, len(chosen)
 
 

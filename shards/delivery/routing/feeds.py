@@ -14,6 +14,7 @@ from topicd.errors import TopicdError, TopicNotFound, from_wire
 from topicd.ipc.protocol.codec import Fetched
 from topicd.ipc.protocol.messages import SourceHead, Subscribe, SubscribedTopic
 from topicd.limits import MIB, ROUTED_RECORDS
+from topicd.shards.delivery.reading.elsewhere import NotNow, StillComing
 from topicd.shards.delivery.reading.filters import ReadFilter
 from topicd.shards.delivery.reading.reading import Reader
 from topicd.shards.delivery.relay import Followed, Listener, Relay
@@ -40,6 +41,7 @@ class Piece(NamedTuple):
 class Feed:
     head = 0  # the source's, as far as it is known
     begins: int | None = None  # the source's head when the feed was opened, once that is known
+    opened = 0  # how often it has reached its source
 
     def open(self, position: int) -> None:
         raise NotImplementedError
@@ -72,6 +74,7 @@ class LocalFeed(Feed):
         self._catalog = catalog
         self._reader = reader
         self._filter = ReadFilter(one.filter)
+        self._on_news = on_news
         self._told = Told(on_news, on_news)
         self._topic: Topic | None = None
 
@@ -79,7 +82,8 @@ class LocalFeed(Feed):
         self._topic = self._catalog.by_id.get(self._one.source_id)
         if self._topic is not None:
             self._topic.followers.add(self._told)
-            self.begins = self._topic.seqs.visible
+            # The newest of a derived one may be on their way back: it says nothing about what was there.
+            self.begins = None if self._topic.inflows.derived is not None else self._topic.seqs.visible
 
     @property
     def _source(self) -> Topic:
@@ -93,7 +97,11 @@ class LocalFeed(Feed):
         self.head = topic.seqs.visible
         if position >= self.head:
             return None
-        answer = self._reader.fetch(topic, position, ROUTED_RECORDS, _READ_BYTES, self._filter)
+        try:
+            answer = self._reader.fetch(topic, position, ROUTED_RECORDS, _READ_BYTES, self._filter)
+        except (StillComing, NotNow) as not_yet:
+            not_yet.then(self._on_news)
+            return None
         parts = answer.parts
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         stone = answer.tombstone
@@ -185,7 +193,9 @@ class RemoteFeed(Feed, Listener):
         if [entry.get("topic_id") for entry in answer.get("topics") or []] != [self._one.source_id]:
             self._fail(TopicNotFound(f"source {self._one.source!r} is gone", topic=self._one.source))
             return
-        self.begins = int(answer["topics"][0].get("head_seq", self._position))
+        started = answer["topics"][0]
+        self.begins = None if started.get("derived") else int(started.get("head_seq", self._position))
+        self.opened += 1
         self._error = None
         self._pauses.reset()
         self._on_news()

@@ -20,7 +20,7 @@ from topicd.shards.delivery.routing.feeds import Feed, Piece
 from topicd.shards.delivery.routing.pauses import Pauses
 from topicd.shards.delivery.routing.tools import Tools
 from topicd.shards.delivery.topic.flight import InFlight, Waiter
-from topicd.shards.delivery.topic.inflows import Inflow
+from topicd.shards.delivery.topic.inflows import Inflow, Mark
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
 
@@ -41,6 +41,10 @@ class Forwarder:
         self.waiting: str | None = None  # why it stands still
         self.behind_since = 0  # ms; 0: it is not behind
         self.noted = self.flow.cursor  # what the log knows
+        self.told = (0, 0)  # to the source: how often it was reached, the cursor
+        self._remake_to: int | None = None  # source's head at the start: up to there copies may have been seen
+        self._remade: list[Callable[[], None]] = []
+        self._decided: list[Callable[[], None]] = []
         self._limit = ROUTED_RECORDS
         self._under_way = False
         self._held = False
@@ -56,6 +60,8 @@ class Forwarder:
         self.closed = True
         self.feed.close()
         self._tell(everybody=True)
+        self._tell_remade()
+        self._tell_decided()
 
     def change(self, one: Definition) -> None:
         """Other options; it goes on where it is."""
@@ -111,6 +117,8 @@ class Forwarder:
             "lag": lag,
             "lag_ms": max(0, now_ms - self.behind_since) if lag and self.behind_since else 0,
             "waiting": self.waiting,
+            "kind": None if self.flow.why is None else "logged" if self.flow.why else "derived",
+            "why": self.flow.why or None,
         }
 
     # ---- work ----
@@ -121,6 +129,10 @@ class Forwarder:
             return
         if not self.dest.live:
             self._stand("its destination is being deleted")
+            return
+        if self.flow.why is None:
+            self._held = True
+            self._tools.decide(self)
             return
         try:
             self._check_source()
@@ -144,6 +156,8 @@ class Forwarder:
         """A source that may lose its tail with the power gives out again seqs that were copied: what comes under them
         now was not."""
         begins, self.feed.begins = self.feed.begins, None
+        if begins is not None and self._remake_to is None:
+            self._remake_to = begins
         if begins is None or begins >= self.position:
             return
         extra = {"router": self.one.router, "cursor": self.position, "head_seq": begins}
@@ -154,6 +168,7 @@ class Forwarder:
         self.feed.rewind(begins)
 
     def _caught_up(self) -> None:
+        self._look_if_remade()
         if self.position >= self.feed.head:
             self.behind_since = 0
             self.waiting = None
@@ -162,9 +177,14 @@ class Forwarder:
         while True:
             made = copies.make(self.one, piece.buffer, piece.start, piece.end, self.position, self._limit)
             cursor = piece.next_from if made.complete else made.last_seq
+            inflows = self.dest.inflows
+            there = min(inflows.skip, made.records) if self.derived else 0
+            made = copies.without_first(made, there)
             if not made.records:
                 self._moved(piece, cursor, made.complete)
-                self.dest.inflows.passed(self.one.id, cursor)
+                inflows.skip -= there
+                inflows.passed(self.one.id, cursor)
+                self._look_if_remade()
                 self._tell()
                 self.wake()
                 return
@@ -175,6 +195,7 @@ class Forwarder:
                     raise
                 self._limit = max(1, min(self._limit, made.records) // 2)  # as much as fits
                 continue
+            inflows.skip -= there
             self._under_way = True
             self._moved(piece, cursor, made.complete)
             return
@@ -208,9 +229,81 @@ class Forwarder:
         self.waiting = None
         self._pauses.reset()
         self._limit = min(ROUTED_RECORDS, 2 * self._limit)
-        self.noted = self.flow.cursor
+        if not self.derived:
+            self.noted = self.flow.cursor
+        self._look_if_remade()
         self._tell()
         self.wake()
+
+    # ---- derived or logged ----
+
+    @property
+    def derived(self) -> bool:
+        return self.dest.inflows.derived == self.one.id
+
+    def begin(self, why: str) -> None:
+        """It is decided: logged, and why, or derived. No copy is made before the log says so."""
+        dest, flow, inflows = self.dest, self.flow, self.dest.inflows
+        if flow.why is not None or self.closed:
+            self._begun()
+            return
+        body: dict[str, Any] = {"router": self.one.id, "cursor": flow.cursor, "total": flow.total}
+        flow.why = why
+        if why:
+            self._tools.note(dest, {**body, "logged": why}, Need.PLACED)
+            self._begun()
+            return
+        # At once: who writes to it while this is on its way comes behind it, and says that it is logged.
+        inflows.derived, inflows.mark = self.one.id, Mark(0, flow.cursor, 0)
+        dest.seqs.last_ts = 0
+
+        def refused(error: TopicdError) -> None:
+            if self.derived:
+                inflows.derived, flow.why = None, None
+            self._held = False
+            self._stand(_reason(error), error)
+
+        self._tools.note(dest, {**body, "mark": 0}, Need.SYNCED, self._begun, refused)
+
+    def _begun(self) -> None:
+        self._tell_decided()
+        self._go_on()
+
+    def when_decided(self, then: Callable[[], None]) -> None:
+        """`then` when it is known which kind its destination is, or the router ends."""
+        if self.flow.why is None and not self.closed:
+            self._decided.append(then)
+        else:
+            then()
+
+    def _tell_decided(self) -> None:
+        waiting, self._decided = self._decided, []
+        for then in waiting:
+            then()
+
+    def _look_if_remade(self) -> None:
+        """Has everything been copied again that may have been seen before the start?"""
+        inflows, remake_to = self.dest.inflows, self._remake_to
+        if not inflows.remaking or not self.derived or remake_to is None or self.flow.cursor < remake_to:
+            return
+        if inflows.skip:
+            log.error("destination has more than its source", extra={"router": self.one.router, "copies": inflows.skip})
+            inflows.skip = 0
+        inflows.remaking = False
+        self._tell_remade()
+
+    def when_remade(self, then: Callable[[], None]) -> None:
+        """`then` when what was seen before the start is there again, or the router ends."""
+        if self.derived and self.dest.inflows.remaking and not self.closed:
+            self._remade.append(then)
+            self._tools.pump.hurry(self)
+        else:
+            then()
+
+    def _tell_remade(self) -> None:
+        waiting, self._remade = self._remade, []
+        for then in waiting:
+            then()
 
     # ---- answers ----
 
@@ -236,6 +329,16 @@ class Forwarder:
         """Source records that went before their turn: as many seqs that nobody writes. Only while nothing else is on
         its way to the destination, so that they become visible in order."""
         dest, count = self.dest, gap[1] - max(gap[0], self.position + 1) + 1
+        if self.derived:
+            # Of those that are gone some may have been copied, and be there.
+            count, dest.inflows.skip, dest.inflows.remaking = max(0, count - dest.inflows.skip), 0, False
+            self._tools.log_copies(dest, "its source has lost records")
+            self._tell_remade()
+            if not count:
+                dest.inflows.passed(self.one.id, gap[1])
+                self.position = max(self.position, gap[1])
+                self.wake()
+                return
         if dest.flight.count or dest.seqs.head != dest.seqs.visible:
             raise Throttled("the destination is busy", limit="router", retry_after_ms=5)
         first, last = dest.seqs.head + 1, dest.seqs.head + count

@@ -106,6 +106,10 @@ class Graph:
             cycle = [wanted.source, *way]
             raise RouterCycle(f"records would come back: {' -> '.join(cycle)}", cycle=cycle)
 
+    def in_circle(self, one: Definition) -> bool:
+        """Do records that it copies come back to where they were?"""
+        return self._way(one.dest, one.source, one.router) is not None
+
     def _way(self, start: str, end: str, without: str) -> list[str] | None:
         """The topics of the shortest way; None: there is none."""
         before: dict[str, str | None] = {start: None}

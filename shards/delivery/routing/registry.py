@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -39,6 +39,8 @@ class Registry:
         self._deletion = deletion
         self._lock = asyncio.Lock()
         self._waiting = 0
+        # Destinations of these are logged, for this reason. Set by those who know how.
+        self.settle: Callable[[list[Definition], str], Awaitable[None]] = _nothing
 
     async def create(self, want: CreateRouter) -> dict[str, Any]:
         async with self._turn():
@@ -52,9 +54,11 @@ class Registry:
             if known is not None:
                 changed = known.with_options_of(wanted)
                 if changed != known:
+                    await self.settle([known], "its router was changed")
                     await self._decide(changed.to_record(), changed.router)
                 return {"created": False, **changed.options()}
             await self._own.open()
+            await self.settle(graph.reaching(wanted.dest), "another router leads to it")
             made = await self._with_topics(wanted)
             await self._decide(made.to_record(), made.router)
             await self._check_topics(made)
@@ -65,6 +69,7 @@ class Registry:
             known = self._replica.graph.by_name.get(router)
             if known is None:
                 return False
+            await self.settle([known], "its router was deleted")
             await self._decide(forget_record([known.id]), _FORGOTTEN)
             return True
 
@@ -78,6 +83,8 @@ class Registry:
                 if topic_id in (graph.by_name[name].source_id, graph.by_name[name].dest_id)
             ]
             if names:
+                leaving = [graph.by_name[name] for name in names if graph.by_name[name].source_id == topic_id]
+                await self.settle(leaving, "its source was deleted")
                 await self._decide(forget_record([graph.by_name[name].id for name in names]), _FORGOTTEN)
             return names
 
@@ -171,3 +178,7 @@ class Registry:
         for name in sorted(stale):
             before = self._replica.seqs.get(name, seq)
             self._deletion.delete(topic, before, TagMatch(name.encode()), done)
+
+
+async def _nothing(routers: list[Definition], why: str) -> None:
+    return

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any
 
 from topicd.errors import Internal, TopicdError
@@ -17,9 +18,11 @@ from topicd.shards.delivery.relay import Relay
 from topicd.shards.delivery.routing.definition import Definition
 from topicd.shards.delivery.routing.registry import Registry
 from topicd.shards.delivery.routing.replica import Replica
+from topicd.shards.delivery.routing.safety import Safety
 from topicd.shards.delivery.routing.workshop import Workshop
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.log import Log
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,7 @@ class Routing:
         replica: Replica,
         registry: Registry,
         shop: Workshop,
+        changes: Log,
     ) -> None:
         self._place = place
         self._loop = loop
@@ -45,9 +49,16 @@ class Routing:
         self.registry = registry
         self.shop = shop
         self._tasks: set[asyncio.Task[None]] = set()
+        self.safety = Safety(place, relay, replica, shop, changes, self.spawn)
+        registry.settle = self.safety.settle
         replica.on_put = self._put
         replica.on_gone = self._gone
         replica.on_loaded = self._loaded
+        self.free_acked: Callable[[Topic], None] = lambda topic: None  # set by those who remove records
+
+    def prepare(self) -> None:
+        """Before anything else: there may be routers, though nobody knows them yet."""
+        self.replica.opened = True
 
     def open(self) -> None:
         self.replica.open()
@@ -60,10 +71,17 @@ class Routing:
 
     def tick(self) -> None:
         self.shop.tick()
+        for topic_id in self.safety.tell_passed():
+            topic = self._catalog.by_id.get(topic_id)
+            if topic is not None and topic.live:
+                self.free_acked(topic)
 
     # ---- definitions come and go ----
 
     def _put(self, one: Definition) -> None:
+        source = self._catalog.by_id.get(one.source_id)
+        if source is not None and source.inflows.derived is not None and self.replica.graph.in_circle(one):
+            self.spawn(self._log_circle(source.inflows.derived))
         if self._relay.shard_of(one.dest) != self._place.index:
             return
         dest = self._catalog.by_id.get(one.dest_id)
@@ -72,8 +90,13 @@ class Routing:
             return
         self.shop.start(one, dest)
 
+    async def _log_circle(self, router_id: int) -> None:
+        with suppress(TopicdError):
+            await self.safety.log_copies((router_id,), "it is part of a circle")
+
     def _gone(self, one: Definition) -> None:
         self.shop.stop(one.id)
+        self.safety.forget(one.id)
 
     def _loaded(self) -> None:
         """What the log told of routers that are gone since."""
@@ -81,6 +104,8 @@ class Routing:
         for topic in list(self._catalog.by_id.values()):
             for router_id in [number for number in topic.inflows.routers if number not in known]:
                 self.shop.end(topic, router_id)
+            if topic.config.retain == "acked":
+                self.free_acked(topic)
 
     # ---- reads of destinations ----
 
@@ -116,6 +141,10 @@ class Routing:
             forwarder = self.shop.forwarders.get(router_id)
             if forwarder is None or forwarder.waiting is not None:
                 continue
+            if forwarder.flow.why is None:
+                decided = asyncio.Event()
+                forwarder.when_decided(decided.set)
+                await decided.wait()
             head = await forwarder.feed.ask_head()
             reached = asyncio.Event()
             take_back = forwarder.when_reached(head, reached.set)

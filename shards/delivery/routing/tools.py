@@ -14,6 +14,15 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
 
 
+class Decided(Protocol):
+    one: Definition
+    dest: Topic
+    closed: bool
+
+    def begin(self, why: str) -> None:
+        """Logged, and why; or derived."""
+
+
 class Tools(Protocol):
     pump: Pump
 
@@ -22,6 +31,12 @@ class Tools(Protocol):
     def feed(self, one: Definition, on_news: Callable[[], None]) -> Feed: ...
 
     def later(self, pause: float, call: Callable[[], None]) -> None: ...
+
+    def decide(self, forwarder: Decided) -> None:
+        """Whether its copies are logged: it is told to begin."""
+
+    def log_copies(self, dest: Topic, why: str) -> None:
+        """From now on."""
 
     def soon(self, records: int, call: Callable[[], None]) -> None:
         """So many copies are there: call it behind what follows from that."""

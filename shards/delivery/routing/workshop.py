@@ -17,6 +17,7 @@ from topicd.shards.delivery.routing.definition import Definition
 from topicd.shards.delivery.routing.feeds import Feed, LocalFeed, RemoteFeed
 from topicd.shards.delivery.routing.forwarder import Forwarder
 from topicd.shards.delivery.routing.pump import Pump
+from topicd.shards.delivery.routing.tools import Decided
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.flight import Replier
 from topicd.shards.delivery.topic.topic import Topic
@@ -26,6 +27,7 @@ from topicd.shards.delivery.writing.log import Log
 from topicd.shards.storage.ranges import Ranges
 
 _TOP = 10  # routers on the stats page
+_MARKED = 65_536  # source records between two marks in the log: so many are looked at again at a start
 
 
 class Workshop:
@@ -52,6 +54,7 @@ class Workshop:
         self._relay = relay
         self.pump = Pump(loop, counters)
         self.forwarders: dict[int, Forwarder] = {}  # by router id
+        self.decider: Callable[[Decided], None] = lambda forwarder: None  # set by those who know the other shards
 
     def now_ms(self) -> int:
         return self._place.clock.now_ms()
@@ -68,6 +71,12 @@ class Workshop:
         self.pump.forwarded += records
         self._counters.forwarded += records
         self._loop.call_soon(call)
+
+    def decide(self, forwarder: Decided) -> None:
+        self.decider(forwarder)
+
+    def log_copies(self, dest: Topic, why: str) -> None:
+        self._log.log_copies(dest, why)
 
     # ---- into the destination ----
 
@@ -128,17 +137,34 @@ class Workshop:
 
     def end(self, dest: Topic, router_id: int) -> None:
         """The destination forgets a router that is gone."""
+        if dest.inflows.derived == router_id:
+            dest.inflows.remaking = False
+            self.log_copies(dest, "its router is gone")
         if dest.inflows.routers.pop(router_id, None) is not None:
             self.note(dest, {"router": router_id, "ended": True}, Need.PLACED)
 
     def tick(self) -> None:
         """Now and then: what routers have looked at and not copied is not looked at again after a crash."""
         for forwarder in self.forwarders.values():
-            if forwarder.flow.cursor > forwarder.noted and not forwarder.flow.under_way and forwarder.dest.live:
-                flow = forwarder.flow
+            flow, dest = forwarder.flow, forwarder.dest
+            if forwarder.derived:
+                self._mark(forwarder)
+            elif flow.cursor > forwarder.noted and flow.why is not None and not flow.under_way and dest.live:
                 body = {"router": forwarder.one.id, "cursor": flow.cursor, "total": flow.total}
                 self.note(forwarder.dest, body, Need.PLACED)
                 forwarder.noted = flow.cursor
+
+    def _mark(self, forwarder: Forwarder) -> None:
+        """Snapshots have the mark, too: the log needs it seldom."""
+        dest, inflows = forwarder.dest, forwarder.dest.inflows
+        if dest.seqs.stored == dest.seqs.visible:
+            inflows.plan(dest.seqs.visible)
+            inflows.reached(dest.seqs.stored, inflows.last_ts)
+        mark = inflows.mark
+        if mark.cursor - forwarder.noted >= _MARKED and dest.live:
+            body = {"router": forwarder.one.id, "cursor": mark.cursor, "total": mark.total, "mark": mark.seq}
+            self.note(dest, body, Need.PLACED)
+            forwarder.noted = mark.cursor
 
     def page(self) -> dict[str, Any]:
         """For the stats page: of all, and of those that one should look at."""
@@ -149,6 +175,7 @@ class Workshop:
         )
         return {
             "routers": len(rows),
+            "routers_derived": sum(one.derived for _, _, one in rows),
             "routers_waiting": sum(waiting for waiting, _, _ in rows),
             "router_lag": sum(lag for _, lag, _ in rows),
             "top_routers": [

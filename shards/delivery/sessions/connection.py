@@ -21,6 +21,7 @@ class Connection(Outbox):
         self.guest: Guest | None = None  # of another machine
         self.needs_token = False
         self.trusted = False  # the shard's own
+        self.keeps = ""  # a process of topicd's own: it alone writes topics whose names begin so
         self.rights: Rights = EVERYTHING
         self.uid: int | None = None  # of a peer on this machine
         self.who = "somebody"  # as far as one can tell

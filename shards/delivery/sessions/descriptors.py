@@ -31,6 +31,7 @@ from topicd.shards.delivery.reading.reading import Reader
 from topicd.shards.delivery.removing.retention import Retention
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.storage.segment.info import Lies
 from topicd.shards.storage.segment.names import DATA
 from topicd.shards.storage.segment.places import resolve
 
@@ -160,7 +161,8 @@ class DescriptorServer:
                 continue
             damaged = contents.is_damaged(info.first_seq, info.last_seq)
             lost = contents.lost.within(first, info.first_seq - 1) if first < info.first_seq else []
-            if not info.sealed or damaged or lost or len(rows) == limit:
+            # Frames that are packed are not frames to whoever maps them; a cold disk may not answer.
+            if not info.sealed or info.lies is not Lies.HERE or damaged or lost or len(rows) == limit:
                 break
             try:
                 fds.append(os.open(resolve(directory, info.first_seq).file(DATA), os.O_RDONLY | os.O_CLOEXEC))

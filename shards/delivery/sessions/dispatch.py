@@ -12,6 +12,7 @@ from topicd.errors import InvalidRequest, Throttled, TopicdError
 from topicd.ipc.protocol.messages import Op, Request, Subscribe
 from topicd.ipc.protocol.wire import OP_CLAIM, OP_FETCH, OP_HELLO, unpack_map
 from topicd.shards.delivery import ops
+from topicd.shards.delivery.reading.elsewhere import StillComing
 from topicd.shards.delivery.sessions.call import OPERATIONS, RAW_OPERATIONS, Call
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.outlet import ENTRIES_MAX
@@ -27,6 +28,20 @@ for _file in sorted(Path(ops.__path__[0]).glob("[a-z]*.py")):
 
 def dispatch(call: Call, body: memoryview) -> None:
     """Raises what refuses the request; otherwise it is answered, now or later."""
+    try:
+        _dispatch(call, body)
+    except StillComing as coming:
+        # Nothing has changed: an operation reads before it does anything else.
+        kept = memoryview(bytes(body))
+        coming.then(lambda: _resume(call, lambda: dispatch(call, kept)), lambda error: _give_up(call, error))
+
+
+def _give_up(call: Call, error: TopicdError) -> None:
+    if not call.connection.gone:
+        call.refuse(error)
+
+
+def _dispatch(call: Call, body: memoryview) -> None:
     op, connection = call.op, call.connection
     if not connection.greeted and op != OP_HELLO:
         raise InvalidRequest("the first message must be HELLO")

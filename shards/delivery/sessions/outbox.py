@@ -217,6 +217,7 @@ class Outbox(Peer):
             performance = {
                 "server_total_ms": (self._place.clock.monotonic() - started_at) * 1000,
                 "records_scanned": answer.examined,
+                "cold_segments_read": answer.cold_segments,
                 "throttle_wait_ms": self.held_ms,
             }
             self.held_ms = 0.0

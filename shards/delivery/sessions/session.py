@@ -334,7 +334,7 @@ class Session(Connection):
         self.in_flight += 1
         self.in_flight_bytes += size
         try:
-            self._parts.appender.append(self, request_id, flags, body)
+            self._parts.appender.append(self, request_id, flags, body, keeps=self.keeps)
         except TopicdError:
             self.in_flight -= 1
             self.in_flight_bytes -= size

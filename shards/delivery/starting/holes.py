@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from topicd.errors import TopicdError
+from topicd.limits import MAX_SEQ
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.reading.segments import Segments
@@ -46,6 +47,8 @@ class Holes:
             between += _before_all(topic)
         self._check_holes(topic, between, "are in no segment", "missing segment")
         self._check_holes(topic, in_log, "are missing in the WAL", "WAL")
+        if topic.inflows.derived is not None:
+            claims = Ranges([(1, MAX_SEQ)])  # no log has them: what was stored counts when the index names it
         self._check_cuts(topic, claims or Ranges())
         self._check_head(topic)
 
@@ -122,13 +125,16 @@ class Holes:
         """A seq that was given out is not given out again, whatever became of its record."""
         seqs, contents, policy = topic.seqs, topic.contents, topic.policy
         known = self.heads.get(topic.id, 0)
-        power_lost = self._place.power_lost and policy.waits_for_marks
+        derived = topic.inflows.derived is not None
+        if derived:
+            known = max(known, topic.inflows.mark.seq)
+        power_lost = self._place.power_lost and policy.waits_for_marks and not derived
         if power_lost:
             known = max(known, seqs.reserved)
         if known <= seqs.head:
             return
         # A class that waits for no sync may lose its tail; then it is a gap, not damage.
-        may_be_lost = power_lost or policy.may_lose_tail
+        may_be_lost = power_lost or (policy.may_lose_tail and not derived)
         recent = self._came_lately(topic) if may_be_lost else 0
         for first, last in _unexplained(topic, max(seqs.head + 1, topic.floors.missed_from), known):
             if may_be_lost:

@@ -31,6 +31,7 @@ from topicd.shards.delivery.starting.replay import AppendReplay
 from topicd.shards.delivery.starting.snapshot_entries import Loaded, load_entries
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.storing.rounds import Rounds
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.storing.topic_state import label_of, topic_of
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.floors import Loss
@@ -72,6 +73,7 @@ class Recovery:
         deletion: Deletion,
         backlog: Backlog,
         rounds: Rounds,
+        tiering: Tiering,
     ) -> None:
         self._place = place
         self._catalog = catalog
@@ -80,6 +82,7 @@ class Recovery:
         self._deletion = deletion
         self._backlog = backlog
         self._rounds = rounds
+        self._tiering = tiering
         self._appends = AppendReplay(segments, backlog)
         self._holes = Holes(place, segments, live, self._note_damage)
         self._snapshots = Loaded([], [], set(), {})
@@ -151,6 +154,9 @@ class Recovery:
             return
         contents.segments = loaded.segments
         contents.marks = loaded.marks
+        if loaded.dropped:
+            self._tiering.finish_drop(topic, loaded.dropped)
+        self._tiering.bring_back(topic, loaded.stranded)
         add_label(self._place.fs, directory, label_of(topic))
         self._holes.forget_healed(topic)
         self._holes.cuts[topic.id] = loaded.cuts
@@ -373,6 +379,7 @@ class Recovery:
             floors.advance(seqs.head + 1)
             return
         self._holes.judge(topic, self._appends.holes.pop(topic.id, []), self._appends.claims.get(topic.id))
+        topic.inflows.resume(seqs.head, seqs.last_ts)
         self._settle(topic)
         self._retention.enforce(topic)
         self._deletion.free_acked(topic)

@@ -108,6 +108,7 @@ class Apply:
         info = self._info_after(topic, draft, result)
         before = contents.tail.bytes
         topic.seqs.store(draft.last_seq)
+        topic.inflows.reached(topic.seqs.stored, draft.last_ts)
         contents.tail.drop_through(topic.seqs.stored)
         backlog.tail_bytes -= before - contents.tail.bytes
         self._move_dead(topic, draft, info)

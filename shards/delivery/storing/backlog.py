@@ -22,6 +22,8 @@ class Backlog:
         self.tail_bytes = 0  # in memory and in no segment yet
         self.total_bytes = 0  # of all topics, as far as known
         self.metadata_changed = False  # since the newest snapshot
+        # A backup reads the files: nothing is removed or rewritten, the log forgets nothing, all goes through it.
+        self.held = False
         # Set by those who do the work.
         self.on_work: Callable[[], None] = lambda: None
         self.on_direct: Callable[[Topic], None] = lambda topic: None

@@ -69,6 +69,17 @@ class CheckpointRound:
             self.marked.append((topic, first_seq, ranges.copy()))
 
     @property
+    def topics(self) -> list[Topic]:
+        return list({topic.id: topic for topic, _ in self.drafts}.values())
+
+    def leave_out(self, topic_ids: set[int]) -> None:
+        """Their records wait for another round."""
+        kept = [
+            (item, place) for item, place in zip(self.drafts, self.places, strict=True) if item[0].id not in topic_ids
+        ]
+        self.drafts, self.places = [item for item, _ in kept], [place for _, place in kept]
+
+    @property
     def holds_log(self) -> bool:
         """Is there anything in it that the log has, too, and has to have synced first?"""
         return self.full or any(len(topic.contents.tail) for topic, _ in self.direct)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any
 
@@ -36,6 +36,7 @@ _RETRY_S = 1.0
 _STAGED_TOGETHER = 8 * MIB
 _GATHERING_S = 0.015
 _TOPICS = 1_024  # in one round of a full checkpoint: a few milliseconds of planning
+_SETTLING_ROUNDS = 1_000  # of a checkpoint that somebody waits for
 _RELIEF = 4  # times checkpoint_bytes may be replayed before it has to go to disk: serving again comes first
 
 
@@ -90,6 +91,8 @@ class Rounds:
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Future[None] | None = None
         self._opened = False
+        # Of these topics, by id those whose copies must wait: their sources are not durable so far. Set by the routers.
+        self.unsafe_copies: Callable[[list[Topic]], Awaitable[set[int]]] = _none
         self.done = 0
         self.failed = 0
         backlog.on_work = self._arm
@@ -123,6 +126,14 @@ class Rounds:
             self._timer = None
         self._due = True
         self._next()
+
+    async def settle(self) -> None:
+        """What is in memory now goes to segments, and is there when this returns, unless the disk refuses."""
+        self.checkpoint_now()
+        for _ in range(_SETTLING_ROUNDS):
+            if self._round is None:
+                return
+            await asyncio.wait([self._round])
 
     def relieve(self) -> Iterator[None]:
         """During recovery memory is bounded too: store what exceeds the bound at once. Yields after each round."""
@@ -210,6 +221,9 @@ class Rounds:
         try:
             if work.holds_log:
                 await self._wal_sync.wait()
+            copied = [topic for topic in work.topics if topic.inflows.derived is not None]
+            if copied:
+                work.leave_out(await self.unsafe_copies(copied))
             results = await self._loop.run_in_executor(self._pool, work.store, self._place.fs)
             self._apply.settle_direct(work, results)
             if work.direct:
@@ -270,6 +284,7 @@ class Rounds:
         if full and waiting is not None:
             topics = {topic.id: topic for topic in _taken(waiting.topics)} | topics
         for topic in topics.values():
+            topic.inflows.plan(topic.seqs.visible)
             direct = self._direct.storable(topic)
             work.add(topic, place.topic_dir(topic.id), direct, place.settings, now, backlog.unsure_marks)
         if not full or waiting is None or waiting.topics:
@@ -298,9 +313,14 @@ class Rounds:
         self._pressure.failing = 0
         self._failures.clear()
 
+    def release(self) -> None:
+        """The backup is over: what waited for that goes on."""
+        self._snapshots.publish_absorbed()
+        self._remove_doomed()
+
     def _remove_doomed(self) -> None:
-        """Directories of deleted topics. Not while a round may be writing to one of them."""
-        if self._round is not None:
+        """Directories of deleted topics. Not while a round may be writing to one of them, or a backup reads it."""
+        if self._round is not None or self._backlog.held:
             return
         doomed, self._backlog.doomed = self._backlog.doomed, []
         for topic_id in doomed:
@@ -308,6 +328,10 @@ class Rounds:
                 self._pool.submit(self._reclaimer.remove_topic, topic_id)
             else:
                 self._reclaimer.remove_topic(topic_id)
+
+
+async def _none(topics: list[Topic]) -> set[int]:
+    return set()
 
 
 def _taken(waiting: list[Topic]) -> list[Topic]:

@@ -18,6 +18,7 @@ from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.removing.reclaim import Reclaimer
 from topicd.shards.delivery.slices import in_slices, spread
 from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.storing.topic_state import entry_of
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
@@ -43,6 +44,7 @@ class Snapshots:
         direct: DirectWrites,
         wal_sync: WalSync,
         reclaimer: Reclaimer,
+        tiering: Tiering,
     ) -> None:
         self._place = place
         self._loop = loop
@@ -53,6 +55,7 @@ class Snapshots:
         self._direct = direct
         self._wal_sync = wal_sync
         self._reclaimer = reclaimer
+        self._tiering = tiering
         self._store = SnapshotStore(place.fs, place.data.snapshots(place.index), place.run)
         self._marks: list[list[int]] = []  # ring positions that the newest two snapshots cover
         self._stored = [0] * len(outlets)  # ring positions below which everything is in segments
@@ -65,7 +68,7 @@ class Snapshots:
     def note_stored(self, positions: list[int]) -> None:
         """Everything below these ring positions is in synced segments now."""
         self._stored = positions
-        self._publish_absorbed()
+        self.publish_absorbed()
 
     @property
     def failing(self) -> bool:
@@ -74,9 +77,9 @@ class Snapshots:
 
     @property
     def due(self) -> bool:
-        if self.round is not None:
+        if self.round is not None or self._backlog.held:
             return False
-        if len(self._marks) < 2 or self._reclaimer.urgent:
+        if len(self._marks) < 2 or self._reclaimer.urgent or self._tiering.eager:
             return True
         # Two of them cover what is stored, or the WAL cannot forget it: also a quiet shard goes on until then.
         behind = self._backlog.metadata_changed or self._stored != self._marks[0]
@@ -86,7 +89,7 @@ class Snapshots:
     @property
     def wal_is_long(self) -> bool:
         """More than a file's worth of WAL waits for a snapshot to be forgotten."""
-        if not self._marks or self.round is not None:
+        if not self._marks or self.round is not None or self._backlog.held:
             return False
         limit = self._place.settings.wal_file_bytes
         if self._direct.stored_bytes >= _CLAIMED_FILES * limit:
@@ -94,8 +97,17 @@ class Snapshots:
         return any(stored - mark >= limit for stored, mark in zip(self._stored, self._marks[-1], strict=True))
 
     def start(self) -> None:
-        if self.round is None:
+        if self.round is None and not self._backlog.held:
             self.round = asyncio.ensure_future(self.take(), loop=self._loop)
+
+    async def take_two(self) -> None:
+        """For a backup, which holds everything else: the log then reaches back no further than it has to."""
+        for _ in range(2):
+            while self.round is not None:
+                await asyncio.wait([self.round])
+            self.round = asyncio.ensure_future(self.take(), loop=self._loop)
+            await asyncio.wait([self.round])
+        self._publish_absorbed()
 
     async def take(self) -> None:
         place, run_in_thread = self._place, self._loop.run_in_executor
@@ -105,6 +117,7 @@ class Snapshots:
         self._direct.stored_bytes = 0
         self._taken_at = place.clock.monotonic()
         await spread(self._reclaimer.plan())
+        await spread(self._tiering.plan())
         body = self._head()
         topics: list[bytes] = []
         await spread(self._add_topics(topics))
@@ -118,8 +131,9 @@ class Snapshots:
             self.saved += 1
             self._told = ""
             self._marks = [*self._marks[-1:], marks]
-            self._publish_absorbed()
+            self.publish_absorbed()
             await self._reclaimer.run()
+            self._tiering.run()
         except (OSError, TopicdError) as exc:
             self.failures += 1
             self._backlog.metadata_changed = True
@@ -128,6 +142,11 @@ class Snapshots:
                 log.error("snapshot failed", extra={"error": str(exc)})
         finally:
             self.round = None
+
+    def publish_absorbed(self) -> None:
+        """What the log may forget, unless a backup needs it."""
+        if not self._backlog.held:
+            self._publish_absorbed()
 
     def _publish_absorbed(self) -> None:
         """The snapshot before the newest one decides: the newest may turn out corrupt."""

@@ -14,6 +14,7 @@ from topicd.shards.storage.topic_label import Label
 
 def entry_of(topic: Topic) -> TopicEntry:
     seqs, floors, contents = topic.seqs, topic.floors, topic.contents
+    derived = topic.inflows.derived is not None  # then a start has what segments have
     return TopicEntry(
         id=topic.id,
         name=topic.name,
@@ -26,8 +27,8 @@ def entry_of(topic: Topic) -> TopicEntry:
         reserved=seqs.reserved,
         gone=list(contents.gone),
         lost=[(first, last, contents.missed.get(first, last - first + 1)) for first, last in contents.lost],
-        head=seqs.visible,
-        last_ts=seqs.last_ts,
+        head=seqs.stored if derived else seqs.visible,
+        last_ts=topic.inflows.last_ts if derived else seqs.last_ts,
         damaged=[(place.first_seq, place.last_seq, place.where) for place in contents.damaged],
         changes=topic.changes.settled,
         parts={part.KEY: part.to_snapshot(seqs.visible) for part in topic.parts()},

@@ -19,7 +19,7 @@ _UNLIMITED_BYTES = 1024 * MIB
 class Policy:
     __slots__ = (
         *("cap_bytes", "cap_records", "capped", "evicts", "internal", "logged", "mark_need", "may_lose_tail"),
-        *("need", "own", "rejects", "reserves", "synced", "waits_for_marks", "yields"),
+        *("need", "own", "rejects", "reserves", "schema", "synced", "tiered", "waits_for_marks", "yields"),
     )
 
     def __init__(self, config: TopicConfig, *, internal: bool, own: bool = False) -> None:
@@ -39,7 +39,10 @@ class Policy:
         self.rejects = config.discard == "reject"
         self.cap_records = config.cap_records
         self.cap_bytes = config.cap_bytes
+        self.schema = config.schema  # as text; None: any bytes
         self.capped = bool(config.cap_records or config.cap_bytes)
+        # Old segments may leave the fast disk. Not those of jobs, which are read when they are handed out.
+        self.tiered = self.logged and not internal and not own and config.type == "log"
         # Its followers wait first when the daemon is under pressure.
         self.yields = config.priority is not None and config.priority < 0
         # Records may have to go as soon as others came.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from topicd.channel import is_channel_log
-from topicd.errors import TopicNotFound
-from topicd.limits import ROUTERS
+from topicd.errors import Forbidden, TopicNotFound
+from topicd.limits import CHATS, ROUTERS
 from topicd.model import TopicConfig, is_internal
 from topicd.shards.delivery.queues.jobs import Jobs
 from topicd.shards.delivery.topic.changes import Changes
@@ -62,7 +62,8 @@ class Topic:
         self.config = config
         channel = is_channel_log(name)
         # The log of a channel is read like any topic: its segments are sealed, so that what is evicted can go.
-        self.policy = Policy(config, internal=is_internal(name) and not channel, own=name == ROUTERS or channel)
+        own = name == ROUTERS or channel or name.startswith(CHATS)
+        self.policy = Policy(config, internal=is_internal(name) and not channel, own=own)
 
     def set_config(self, config: TopicConfig) -> None:
         before, self.config = self.policy, config
@@ -71,6 +72,11 @@ class Topic:
             self.queue.configure(config)
         if before.logged and not self.policy.logged:
             self.seqs.forget_marks()  # nothing was given out yet, or it could not change
+
+    def check_own(self, keeps: str) -> None:
+        """Raises if nobody but topicd may change it, and who asks does not keep it (see Connection.keeps)."""
+        if self.policy.own and not (keeps and self.name.startswith(keeps)):
+            raise Forbidden(f"only topicd itself writes {self.name}", topic=self.name)
 
     def parts(self) -> list[TopicPart]:
         found = [getattr(self, name) for name in self.PARTS]

@@ -8,11 +8,10 @@ little more than one with a few large ones.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from functools import partial
 
-from topicd.errors import Forbidden, InvalidRequest, TopicdError, TopicNotFound
-from topicd.frames import codec_error, core, producer_frame
+from topicd.errors import Forbidden, InvalidRequest, NotReady, TopicdError, TopicNotFound
+from topicd.frames import codec_error, core, producer_frame, ts_at
 from topicd.ipc.protocol.wire import (
     APPEND,
     FLAG_CONFLICT,
@@ -34,10 +33,13 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.admission import WriteAdmission
 from topicd.shards.delivery.writing.copy_ranges import CopiedRanges, RangeFinder
 from topicd.shards.delivery.writing.durability import Need
-from topicd.shards.delivery.writing.in_flight import AppendEntry, Commits
+from topicd.shards.delivery.writing.entry import pieces
+from topicd.shards.delivery.writing.in_flight import AppendEntry, Commits, DerivedEntry
 from topicd.shards.delivery.writing.log import Log
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.reservation import reserve_seqs
+from topicd.shards.delivery.writing.schema import is_checked
+from topicd.shards.delivery.writing.schema import refusal as schema_refusal
 
 _ANSWER_FLAGS = FLAG_DEDUPED | FLAG_CONFLICT
 _RUN_MESSAGE = HEADER.size + APPEND.size + FRAME_OVERHEAD  # the least that an append of one record can be
@@ -71,10 +73,16 @@ class Appender:
         log.place_gathered = self.close_entry
 
     def append(
-        self, replier: Replier, request_id: int, flags: int, body: memoryview, asked: Asked | None = None
+        self,
+        replier: Replier,
+        request_id: int,
+        flags: int,
+        body: memoryview,
+        asked: Asked | None = None,
+        keeps: str = "",
     ) -> None:
         """Take one APPEND body. Raises what refuses it; otherwise the replier is told later. asked: options of its
-        jobs, if they do not stand in it."""
+        jobs, if they do not stand in it. keeps: which of topicd's own topics the replier writes."""
         if len(body) < APPEND.size:
             raise InvalidRequest(f"append has {len(body)} bytes of body, the fixed fields alone are {APPEND.size}")
         topic_id, producer_id, batch_no, count = APPEND.unpack_from(body)
@@ -87,8 +95,9 @@ class Appender:
             if flags & FLAG_COPY:
                 raise InvalidRequest("a copy has a number and no idempotency key")
             key, at = _cut_key(body, at)
-        if topic.policy.own or is_routed(producer_id):
-            raise Forbidden(f"only topicd itself writes {topic.name if topic.policy.own else 'as a router'}")
+        topic.check_own(keeps)
+        if is_routed(producer_id):
+            raise Forbidden("only topicd itself writes as a router")
         packed: memoryview | None = None
         if flags & FLAG_OPTIONS:
             packed, at = _cut_options(body, at, flags)
@@ -114,6 +123,7 @@ class Appender:
                 if holder > 0 and not asked.rescheduled:
                     self._answer_again(topic, Waiter(replier, request_id, flags | FLAG_CONFLICT, holder, 0))
                 return
+        self._take_over(topic)
         direct = bool(producer_id and not key and asked is None) and self._direct.takes(
             topic, size, count, copied=copied is not None
         )
@@ -123,7 +133,8 @@ class Appender:
             entry.frames += body[at:]
         else:
             copied.put(entry.frames)
-        first_seq = self._add(entry, start, count, producer_id, batch_no, asked)
+        checked = topic.policy.schema is not None and is_checked(producer_id)
+        first_seq = self._add(entry, start, count, producer_id, batch_no, asked, checked=checked)
         if len(topic.commits) and producer_id:
             content = len(entry.frames) - start - FRAME_OVERHEAD * count
             topic.commits.take(producer_id, batch_no, first_seq, count, content, self._clock.now_ms())
@@ -143,7 +154,10 @@ class Appender:
         what refuses them; otherwise the replier is told later."""
         topic.inflows.begin(router_id, cursor, count)
         try:
-            self._append_own(replier, topic, frames, count, ROUTED + router_id, cursor, copied=True)
+            if topic.inflows.derived == router_id:
+                self._derive(replier, topic, router_id, cursor, frames, count)
+            else:
+                self._append_own(replier, topic, frames, count, ROUTED + router_id, cursor, copied=True)
         except TopicdError:
             topic.inflows.failed(ROUTED + router_id)
             raise
@@ -155,7 +169,38 @@ class Appender:
             _, first_seq, records = topic.producers.lookup(once, 1)
             self._answer_again(topic, Waiter(replier, 0, int(FLAG_DEDUPED), first_seq, records))
             return
+        self._take_over(topic)
         self._append_own(replier, topic, frames, count, once, 1 if once else 0, copied=False)
+
+    def _derive(
+        self, replier: Replier, topic: Topic, router_id: int, cursor: int, frames: bytearray, count: int
+    ) -> None:
+        """Copies that no log has: visible at once, for their records are as durable as this topic promises."""
+        refusal = self._admission.refusal(topic, len(frames), count)
+        if refusal is not None:
+            raise refusal
+        seqs = topic.seqs
+        try:
+            packed = core.stamp_copies(frames, 0, len(frames), topic.id, seqs.head + 1, seqs.last_ts)
+        except ValueError as exc:
+            raise codec_error(exc) from None
+        offsets = array("I", packed)
+        entry = DerivedEntry(self._commits, topic, Need.PLACED, ts_at(frames, offsets[-1]))
+        entry.frames = frames
+        self._note_batch(entry, packed, 0, count)
+        entry.producers.append((ROUTED + router_id, cursor))
+        entry.waiters.append(Waiter(replier, 0, 0, entry.first_seq, count))
+        entry.answer()
+        entry.committed()
+
+    def _take_over(self, topic: Topic) -> None:
+        """Somebody else than the one router writes to it."""
+        inflows = topic.inflows
+        if inflows.derived is None:
+            return
+        if inflows.remaking:
+            raise NotReady(f"the copies in topic {topic.name} are being made again", retry_after_ms=20)
+        self._log.log_copies(topic, "others write to it")
 
     def _append_own(
         self,
@@ -197,7 +242,9 @@ class Appender:
         topic = self._topics.get(topic_id)
         if topic is None or not topic.live or topic.policy.capped or not 0 < producer_id < ROUTED or count != 1:
             return 0, 0
-        if topic.policy.own or not topic.producers.is_next(producer_id, batch_no):
+        if topic.policy.own or topic.policy.schema is not None or topic.inflows.derived is not None:
+            return 0, 0
+        if not topic.producers.is_next(producer_id, batch_no):
             return 0, 0
         if self._admission.refusal(topic, end - start, 1) is not None:
             return 0, 0
@@ -256,9 +303,10 @@ class Appender:
         asked: Asked | None,
         *,
         copied: bool = False,
+        checked: bool = False,
     ) -> int:
         """Stamp the batch that begins at start, behind those that were in the entry before; its first seq. A bad batch
-        leaves nothing behind."""
+        leaves nothing behind. checked: by the topic's schema, too."""
         topic, frames = entry.topic, entry.frames
         first, end = topic.seqs.head + 1, len(frames)
         try:
@@ -266,11 +314,15 @@ class Appender:
             found = len(packed) // 4
             if found != count:
                 raise ValueError("invalid_request", f"the write says {count} records and holds {found}")
+            text = topic.policy.schema if checked else None
+            bad = None if text is None else schema_refusal(topic.name, text, core.payloads(frames, start, end))
         except ValueError as exc:
+            bad = codec_error(exc)
+        if bad is not None:
             del frames[start:]
             if not (entry.waiters or entry.runs):
                 self._open = None
-            raise codec_error(exc) from None
+            raise bad
         self._note_batch(entry, packed, start, count)
         if producer_id:
             if not copied:
@@ -324,20 +376,6 @@ class Appender:
             entry.waiters.append(waiter)
         else:
             waiter.replier.deduped(waiter, topic.seqs.visible)
-
-
-def pieces(frames: bytearray, offsets: Sequence[int], piece: int) -> list[memoryview]:
-    """The frames cut at frame boundaries into parts of at most `piece` bytes (a frame is always smaller)."""
-    view = memoryview(frames)
-    if len(frames) <= piece:
-        return [view]
-    found, start = [], 0
-    for end, following in zip(offsets[1:], [*offsets[2:], len(frames)], strict=True) if len(offsets) > 1 else ():
-        if following - start > piece:
-            found.append(view[start:end])
-            start = end
-    found.append(view[start:])
-    return found
 
 
 def _conflict(

@@ -39,8 +39,8 @@ class DirectWrites:
         settings = self._place.settings
         if size < settings.direct_bytes or not topic.policy.may_go_direct(settings, copied=copied):
             return False
-        if self._pressure.failing:
-            return False  # the log may still have room
+        if self._pressure.failing or self._backlog.held:
+            return False  # the log may still have room; a backup takes from the log what comes after the segments
         most_records, most_bytes = topic.policy.segment_limits(settings)
         return count <= most_records and size <= most_bytes
 

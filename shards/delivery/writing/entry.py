@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from topicd.errors import TopicdError
 from topicd.shards.delivery.writing.durability import Need
@@ -55,3 +55,17 @@ class ControlEntry(Entry):
     def failed(self, error: TopicdError) -> None:
         if self._refused is not None:
             self._refused(error)
+
+
+def pieces(frames: bytearray | memoryview, offsets: Sequence[int], piece: int) -> list[memoryview]:
+    """The frames cut at frame boundaries into parts of at most `piece` bytes (a frame is always smaller)."""
+    view = memoryview(frames)
+    if len(frames) <= piece:
+        return [view]
+    found, start = [], 0
+    for end, following in zip(offsets[1:], [*offsets[2:], len(frames)], strict=True) if len(offsets) > 1 else ():
+        if following - start > piece:
+            found.append(view[start:end])
+            start = end
+    found.append(view[start:])
+    return found

@@ -5,12 +5,15 @@ and the topic is as it was before.
 from __future__ import annotations
 
 from topicd.errors import TopicdError
+from topicd.frames import ts_at
+from topicd.limits import FRAME_OVERHEAD
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.topic.flight import InFlight
 from topicd.shards.delivery.topic.idempotency_keys import IdempotencyKeys
 from topicd.shards.delivery.topic.inflows import is_routed
+from topicd.shards.delivery.topic.tail import Blob
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.direct import DirectWrites
 from topicd.shards.delivery.writing.durability import Need
@@ -94,3 +97,22 @@ class AppendEntry(InFlight):
         for key in self.keys:
             self._commits.keys.forget(topic.id, key)
         self.refuse_waiters(error)
+
+
+class DerivedEntry(AppendEntry):
+    """Copies that no log has. Each has its own time; and what is made again may have gone before it was lost."""
+
+    __slots__ = ()
+
+    def blob(self) -> Blob:
+        first_ts = ts_at(self.frames, self.offsets[0])
+        return Blob(self.frames, 0, len(self.frames), self.first_seq, self.offsets, first_ts, self.ts)
+
+    def committed(self) -> None:
+        super().committed()
+        floors, floor = self.topic.floors, self.topic.floors.missed_from
+        gone = min(floor, self.last_seq + 1) - self.first_seq
+        if gone > 0:
+            size = self.offsets[gone] if gone < self.count else len(self.frames)
+            self.topic.contents.remove(gone, size - FRAME_OVERHEAD * gone)
+            floors.advance(self.first_seq + gone)

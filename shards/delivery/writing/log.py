@@ -7,20 +7,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from topicd.errors import TopicdError
+from topicd.errors import NotReady, TopicdError
 from topicd.frames import FrameType, control_frame
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
-from topicd.shards.delivery.writing.entry import ControlEntry, Entry, Part
-from topicd.shards.delivery.writing.outlet import Outlet
+from topicd.shards.delivery.writing.entry import ControlEntry, Entry, Part, pieces
+from topicd.shards.delivery.writing.outlet import Again, Outlet
+
+# What may be said of a topic whose copies are in no log: it holds whichever of them a start finds.
+_OF_ANY = frozenset(
+    (FrameType.ROUTED, FrameType.CURSOR, FrameType.EVICT_WATERMARK, FrameType.HEAD_WATERMARK, FrameType.TOPIC_DELETE)
+)
 
 
 class Log:
     def __init__(self, place: Place, outlets: list[Outlet], agenda: Agenda, backlog: Backlog) -> None:
         self._clock = place.clock
+        self._place = place
         self._joined_below = place.gathered_bytes + place.small_batch
         self.outlets = outlets
         self._agenda = agenda
@@ -57,6 +63,12 @@ class Log:
     ) -> None:
         """A control frame. applied: it is stored; refused: it is not, and never will be. A numbered change is not
         replayed when the snapshot holds it already: for those that must not be done twice, or out of order."""
+        if topic.inflows.derived is not None and kind not in _OF_ANY:
+            if topic.inflows.remaking:
+                if refused is not None:
+                    refused(NotReady(f"the copies in topic {topic.name} are being made again", retry_after_ms=20))
+                return
+            self.log_copies(topic, "others change it")
         number = 0
         if numbered:
             number = body["no"] = topic.changes.begin()
@@ -73,6 +85,30 @@ class Log:
 
         frame = control_frame(kind, topic.id, seq, self._clock.now_ms(), body)
         self.submit(topic, frame, ControlEntry(need, stored, failed))
+
+    def log_copies(self, topic: Topic, why: str) -> None:
+        """The copies that a router makes are logged from now on, for good. First those that no segment has, then the
+        word that it is so, and both before whatever comes next: the log has all of a topic that others write to.
+        Readers have seen the copies, so both are sent again if the disk fails."""
+        inflows, contents = topic.inflows, topic.contents
+        router_id, inflows.derived = inflows.derived, None
+        if router_id is None:
+            return
+        flow = inflows.routers[router_id]
+        flow.why = why
+        contents.tail.close_open()
+        parts: list[Part] = []
+        for blob in contents.tail.from_seq(topic.seqs.stored + 1):
+            parts += pieces(blob.view(), blob.offsets, self._place.piece_bytes)
+        number = topic.changes.begin()
+        body = {"router": router_id, "cursor": flow.cursor, "total": flow.total, "logged": why, "no": number}
+        parts.append(control_frame(FrameType.ROUTED, topic.id, topic.seqs.head, self._clock.now_ms(), body))
+        topic.changes.end(number)
+        self.place_gathered()
+        outlet = self.outlets[topic.outlet]
+        outlet.submit(parts, sum(map(len, parts)), Again(Need.PLACED))
+        self._backlog.metadata_changed = True
+        self._agenda.ring(outlet)
 
     def submit(self, topic: Topic, frame: bytes, entry: Entry) -> None:
         """A frame whose entry is of a kind of its own."""

@@ -26,7 +26,7 @@ _FULL = 0.9  # of the ring
 ENTRIES_MAX = 10_000  # under way to one WAL shard before clients may change nothing more but append
 
 
-class _Again(Entry):
+class Again(Entry):
     """What readers may have seen and the disk did not keep, on its way once more."""
 
     __slots__ = ()
@@ -62,6 +62,7 @@ class Outlet:
         self.backlog_bytes = 0
         self.in_flight_bytes = 0
         self.pins: set[int] = set()  # where frames begin whose records are in no segment yet
+        self._frozen = False
 
     def open(self) -> None:
         """Answer a failure that a predecessor left unanswered: nothing of it is under way any more."""
@@ -95,6 +96,11 @@ class Outlet:
         synced = ring.synced_pos >= min(ring.sync_wanted_pos, ring.head)
         return ring.written_pos >= ring.head and (synced or bool(ring.read_only_errno))
 
+    @property
+    def everything_synced(self) -> bool:
+        """Is all that was ever placed durable?"""
+        return self._ring.synced_pos >= self._ring.head
+
     def when_synced(self, done: Callable[[], None], failed: Callable[[TopicdError], None] | None = None) -> bool:
         """Call done once everything placed so far is durable; `failed`, or else done, if that failed. False: it is
         already, or cannot be now."""
@@ -122,12 +128,23 @@ class Outlet:
         entry.size = size
         self.in_flight_bytes += size
         placeable = list(parts)
-        if not self._backlog and self._try_place(placeable, entry):
+        if not self._backlog and not self._frozen and self._try_place(placeable, entry):
             return
         self._backlog.append(_Waiting(placeable, entry))
         self.backlog_bytes += size
         if len(self._backlog) == 1:
             self._push_backlog()
+
+    def freeze(self) -> None:
+        """Nothing more is placed, as if there were no room: whatever comes waits, and nobody is told that it was
+        stored."""
+        self._frozen = True
+
+    def thaw(self) -> None:
+        if self._frozen:
+            self._frozen = False
+            self._push_backlog()
+            self.flush()
 
     def rouse(self) -> None:
         """Something will be placed in a moment: if the WAL shard sleeps, it shall wake meanwhile."""
@@ -234,7 +251,7 @@ class Outlet:
             entry.committed()
 
     def _push_backlog(self) -> None:
-        while self._backlog:
+        while self._backlog and not self._frozen:
             waiting = self._backlog[0]
             if not self._push(waiting):
                 # Ask to be told of the next write, then look once more: room made before that would not ring.
@@ -299,7 +316,7 @@ class Outlet:
         lost = [*self._synced_queue, *self._written_queue, *(w.entry for w in self._backlog)]
         unreleased = {id(entry) for entry in self._written_queue}
         seen = [(end, parts) for end, parts in self._visible if end > position]
-        waiting = [waiting.parts for waiting in self._backlog if isinstance(waiting.entry, _Again)]
+        waiting = [waiting.parts for waiting in self._backlog if isinstance(waiting.entry, Again)]
         ends = {entry.ring_end for entry in self._written_queue if id(entry) in unreleased}
         self._synced_queue.clear()
         self._written_queue.clear()
@@ -316,5 +333,5 @@ class Outlet:
         resync = control_frame(FrameType.RESYNC, 0, 0, 0, {"epoch": epoch})
         self.submit([resync], len(resync), Entry(Need.PLACED))
         for parts in [*(parts for end, parts in seen if end not in ends), *waiting]:
-            self.submit(parts, sum(len(part) for part in parts), _Again(Need.PLACED))
+            self.submit(parts, sum(len(part) for part in parts), Again(Need.PLACED))
         self.flush()

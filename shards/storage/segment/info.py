@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from topicd.shards.storage.ranges import Ranges
+
+
+class Lies(IntEnum):
+    """Where the frames of a segment are. A plain file here is read at once; all others are slower."""
+
+    HERE = 0  # .data
+    PACKED = 1  # .data.z
+    COLD = 2  # .data in the cold directory
+    COLD_PACKED = 3  # .data.z in the cold directory
+
+    @property
+    def cold(self) -> bool:
+        return self in (Lies.COLD, Lies.COLD_PACKED)
+
+    @property
+    def packed(self) -> bool:
+        return self in (Lies.PACKED, Lies.COLD_PACKED)
 
 
 @dataclass(slots=True)
@@ -22,6 +40,8 @@ class SegmentInfo:
     sealed: bool
     dead: int = 0  # seqs deleted, whether their bytes are still there or not
     dead_bytes: int = 0  # bytes in .data of deleted records: what a rewrite would free
+    lies: Lies = Lies.HERE
+    file_bytes: int = 0  # of the file that is not .data here, as far as it is known
 
     @property
     def last_seq(self) -> int:
@@ -65,4 +85,6 @@ class LoadedSegments:
     damage: list[SegmentDamage] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)  # seqs between segments that none covers
     cuts: list[Cut] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)  # segments of which something is left in the cold directory only
+    stranded: list[SegmentInfo] = field(default_factory=list)  # those whose frames must come back from there first
     torn_bytes: int = 0  # tail of a crash, cut off the active segment

@@ -8,10 +8,13 @@ older one was durable before its successor was made, so bad bytes in it are dama
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
-from topicd.disk.fs import Fs, is_directory
+from topicd.disk.fs import Fs, is_directory, replace_file
+from topicd.errors import FormatError
 from topicd.limits import MAX_SEQ
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.active import ActiveSegment
@@ -25,12 +28,14 @@ from topicd.shards.storage.segment.index import (
     flagged,
     tiled_entries,
 )
-from topicd.shards.storage.segment.info import Cut, LoadedSegments, SegmentDamage, SegmentInfo
+from topicd.shards.storage.segment.info import Cut, Lies, LoadedSegments, SegmentDamage, SegmentInfo
 from topicd.shards.storage.segment.misplaced import bring_back, quarantine_of, send_home, stranger
-from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS
-from topicd.shards.storage.segment.places import SegmentPlace, list_files, resolve
+from topicd.shards.storage.segment.names import COLD, DATA, DEL, IDX, PACKED, TAGS
+from topicd.shards.storage.segment.packed import open_packed
+from topicd.shards.storage.segment.places import SegmentPlace, lies_of, list_files, resolve
+from topicd.shards.storage.segment.pointer import load_pointer
 from topicd.shards.storage.segment.rewrite import finish_rewrite
-from topicd.shards.storage.segment.seal import seal_segment
+from topicd.shards.storage.segment.seal import seal_segment, segment_end
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord, settle_marks
 from topicd.shards.storage.segment.tags import Seal, read_seal
 
@@ -46,21 +51,33 @@ def load_segments(fs: Fs, topic_dir: Path, dead: Mapping[int, DeadOnRecord] | No
     return _Loader(fs, topic_dir, dead).run()
 
 
+FRAMES = {DATA, PACKED, COLD}
+
+
+class Elsewhere(NamedTuple):
+    lies: Lies
+    data_bytes: int
+    file_bytes: int
+    records: int = 0
+
+
 class _Loader:
     def __init__(self, fs: Fs, topic_dir: Path, dead: Mapping[int, DeadOnRecord] | None) -> None:
         self._fs = fs
         self._dir = topic_dir
         self._dead = dead
         self._seals: dict[int, Seal | None] = {}
+        self._elsewhere: dict[int, Elsewhere] = {}  # segments whose frames are not in a plain file here
         self._report = LoadedSegments()
 
     def run(self) -> LoadedSegments:
         parts = self._list()
+        self._choose_copies(parts)
         self._put_in_place(parts)
         following: int | None = None
         newest_first: list[SegmentInfo] = []
         for first in sorted(parts, reverse=True):
-            if DATA in parts[first]:
+            if parts[first] & FRAMES:
                 info = self._open_past_directories(first, parts[first], following)
                 following = first
             else:
@@ -70,6 +87,72 @@ class _Loader:
         self._report.segments = newest_first[::-1]
         self._compare_neighbours()
         return self._report
+
+    def _choose_copies(self, parts: dict[int, set[str]]) -> None:
+        """Of frames that lie in two places, as a move leaves them that was interrupted, the nearer ones stay if they
+        are whole; of others nothing is here."""
+        for first, have in list(parts.items()):
+            if COLD in have and not self._read_pointer(first, have):
+                del parts[first]
+                continue
+            for nearer, farther in ((DATA, PACKED), (DATA, COLD), (PACKED, COLD)):
+                if nearer in have and farther in have and self._keep_nearer(first, have, nearer):
+                    self._fs.unlink(self._place(first).file(farther), missing_ok=True)
+                    self._fs.sync_dir(self._dir)
+                    have.discard(farther)
+            if PACKED in have:
+                self._look_at_packed(first, have)
+
+    def _read_pointer(self, first: int, have: set[str]) -> bool:
+        """False: the segment is being dropped."""
+        path = self._place(first).file(COLD)
+        try:
+            pointer = load_pointer(self._fs, path)
+        except (FormatError, IsADirectoryError) as error:
+            have.discard(COLD)
+            if not have & FRAMES:
+                self._unreadable(first, have, COLD, f"cannot be read, its frames lie in the cold directory: {error}")
+            return True
+        if pointer.dropped:
+            self._report.dropped.append(first)
+            return False
+        self._elsewhere[first] = Elsewhere(lies_of(pointer), pointer.data_bytes, pointer.file_bytes, pointer.records)
+        return True
+
+    def _keep_nearer(self, first: int, have: set[str], part: str) -> bool:
+        """Is that copy whole? If not, it is put away and the other one counts."""
+        seal = self._seal(first, have)
+        size = self._size(first, DATA) if part == DATA else self._packed_size(first)
+        if seal is None or size == seal.data_bytes:
+            return True
+        kept = quarantine_of(self._fs, self._dir).move(self._place(first).file(part))
+        self._damage(first, part, first, first - 1, f"is not whole, moved to {kept}; there is a copy", repaired=True)
+        have.discard(part)
+        return False
+
+    def _packed_size(self, first: int) -> int:
+        """Of the frames in it; -1 if it cannot be read."""
+        try:
+            file = open_packed(self._fs, self._place(first).file(PACKED))
+        except OSError:
+            return -1
+        with closing(file):
+            return file.layout.data_bytes if file.layout.first_seq == first else -1
+
+    def _look_at_packed(self, first: int, have: set[str]) -> None:
+        size = self._packed_size(first)
+        file_bytes = self._size(first, PACKED)
+        if size >= 0:
+            self._elsewhere[first] = Elsewhere(Lies.PACKED, size, file_bytes)
+            return
+        have.discard(PACKED)
+        self._unreadable(first, have, PACKED, "the packed file cannot be read")
+
+    def _unreadable(self, first: int, have: set[str], part: str, what: str) -> None:
+        """Nobody serves the segment; its files stay as they are."""
+        seal = self._seal(first, have)
+        count = seal.count if seal else max(self._size(first, IDX), 0) // ENTRY_BYTES
+        self._damage(first, part, first, first + max(count, 1) - 1, what)
 
     def _put_in_place(self, parts: dict[int, set[str]]) -> None:
         """No data file is opened under a name that is not its own; one that belongs here comes back."""
@@ -89,7 +172,7 @@ class _Loader:
                 last = first + (seal.count if seal else tiled_entries(self._place(first).read_index(self._fs))) - 1
                 self._damage(first, DATA, first, last, f"holds {owner}, moved to {kept}")
         for first in firsts:
-            if DATA not in parts[first] and parts[first] & {TAGS, IDX}:
+            if not parts[first] & FRAMES and parts[first] & {TAGS, IDX}:
                 seal = self._seal(first, parts[first])
                 if bring_back(self._fs, self._dir, first, seal):
                     parts[first].add(DATA)
@@ -150,6 +233,8 @@ class _Loader:
 
     def _open(self, first: int, have: set[str], following: int | None) -> SegmentInfo | None:
         seal = self._seal(first, have)
+        if DATA not in have and not self._opens_elsewhere(first, have, seal):
+            return None
         marks = self._marks(first, have, seal)
         if seal is not None and self._index_is_whole(seal, needed=bool(marks)):
             info, gone = self._sealed(seal), seal.gone
@@ -170,6 +255,32 @@ class _Loader:
             info.dead = gone.covered
         return info
 
+    def _opens_elsewhere(self, first: int, have: set[str], seal: Seal | None) -> bool:
+        """Frames that are packed or away are found by index and seal. If these are gone the frames are brought here,
+        where both are made anew from them; from the cold directory only later, for its disk may not answer."""
+        elsewhere = self._elsewhere[first]
+        if seal is not None and self._size(first, IDX) == seal.count * ENTRY_BYTES:
+            if elsewhere.data_bytes == seal.data_bytes:
+                return True
+            what = f"speaks of {elsewhere.data_bytes} bytes of frames, the seal of {seal.data_bytes}"
+            self._unreadable(first, have, COLD if elsewhere.lies.cold else PACKED, what)
+            return False
+        if elsewhere.lies.cold:
+            size, file_bytes, records = elsewhere.data_bytes, elsewhere.file_bytes, elsewhere.records
+            stranded = SegmentInfo(first, records, size, 0, 0, 0, True, lies=elsewhere.lies, file_bytes=file_bytes)
+            self._report.stranded.append(stranded)
+            what = "index or seal cannot be read; for the next start its frames come back from the cold directory"
+            self._unreadable(first, have, COLD, what)
+            return False
+        place = self._place(first)
+        replace_file(self._fs, place.file(DATA), [place.load(self._fs, DATA).view])
+        self._fs.unlink(place.file(PACKED))
+        self._fs.sync_dir(self._dir)
+        have.discard(PACKED)
+        have.add(DATA)
+        del self._elsewhere[first]
+        return True
+
     def _recover(self, active: ActiveSegment, marks: Ranges) -> SegmentInfo | None:
         recovered = active.recover(self._report)
         if recovered is None:
@@ -186,13 +297,13 @@ class _Loader:
         size = seal.count * ENTRY_BYTES
         if self._size(seal.first_seq, IDX) != size:
             return False
-        if not (needed or seal.damaged or self._size(seal.first_seq, DATA) != seal.data_bytes):
+        if not (needed or seal.damaged or self._data_size(seal.first_seq) != seal.data_bytes):
             return True
         return len(resolve(self._dir, seal.first_seq).read_index(self._fs)) == size
 
     def _sealed(self, seal: Seal) -> SegmentInfo:
         first, last = seal.first_seq, seal.first_seq + seal.count - 1
-        size = self._size(first, DATA)
+        size = self._data_size(first)
         if size != seal.data_bytes:
             index = self._place(first).read_index(self._fs)
             lost = first + entries_within(index, seal.count, size)
@@ -202,7 +313,10 @@ class _Loader:
             index = self._place(first).read_index(self._fs)
             for a, b in flagged(index, first, DAMAGED):
                 self._damage(first, DATA, a, b, "frames could not be read when it was sealed")
-        return _info(seal)
+        info = _info(seal)
+        if first in self._elsewhere:
+            info.lies, info.file_bytes = self._elsewhere[first].lies, self._elsewhere[first].file_bytes
+        return info
 
     def _seal_late(
         self, first: int, have: set[str], seal: Seal | None, following: int | None
@@ -218,6 +332,7 @@ class _Loader:
             gone=gone,
             created_ms=seal.created_ms if seal else None,
             last_seq=claimed if following is None else following - 1,
+            before=segment_end(first, seal, claimed, following),
         )
         self._report.damage += sealed.damage
         last = sealed.info.last_seq
@@ -269,6 +384,10 @@ class _Loader:
             what = f"{settled.unknown} deleted records cannot be told from the others: their marks are gone"
             self._damage(first, DEL, first, last, what)
         return settled.ranges
+
+    def _data_size(self, first: int) -> int:
+        """Of the frames, wherever they are."""
+        return self._elsewhere[first].data_bytes if first in self._elsewhere else self._size(first, DATA)
 
     def _size(self, first: int, part: str) -> int:
         try:

@@ -13,17 +13,18 @@ from topicd.model import TagMatch
 from topicd.shards.storage.segment.index import offset_at
 from topicd.shards.storage.segment.info import SegmentInfo
 from topicd.shards.storage.segment.places import resolve
-from topicd.shards.storage.segment.reader import SegmentReader
+from topicd.shards.storage.segment.reader import Elsewhere, SegmentReader
 from topicd.shards.storage.segment.tags import TagTable
 
 
 class SegmentLookup:
-    def __init__(self, fs: Fs, topic_dir: Path, info: SegmentInfo) -> None:
+    def __init__(self, fs: Fs, topic_dir: Path, info: SegmentInfo, elsewhere: Elsewhere | None = None) -> None:
         self._fs = fs
         self._dir = topic_dir
         self.info = info
         self._table = TagTable(fs, topic_dir, info.first_seq)
         self._index = memoryview(b"")
+        self._elsewhere = elsewhere
         self._reader: SegmentReader | None = None
 
     def open(self) -> SegmentLookup:
@@ -37,7 +38,7 @@ class SegmentLookup:
         if not believed:
             # Damaged, or a rewrite is about to change it: the reader knows what to do.
             self._index = memoryview(b"")
-            self._reader = SegmentReader(self._fs, self._dir, self.info).open()
+            self._reader = SegmentReader(self._fs, self._dir, self.info, elsewhere=self._elsewhere).open()
             self._table = self._reader.tags()
         return self
 

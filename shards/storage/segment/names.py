@@ -7,6 +7,8 @@ from pathlib import Path
 from topicd import paths
 
 DATA = "data"  # frames
+PACKED = "data.z"  # the same frames, compressed: packed.py
+COLD = "cold"  # the frames lie in the cold directory: cold.py
 IDX = "idx"  # one entry per seq
 TAGS = "tags"  # the seal: header, what is gone, tag table
 DEL = "del"  # deletion marks

@@ -1,17 +1,27 @@
 """Where the files of a segment lie. Promise: no other module joins a topic's directory and the name of a segment's
 file, or lists a topic's directory for segments; whoever needs a file resolves the segment and asks for it by part.
+
+Frames may lie in `.data`, in `.data.z` beside it, or in either in the cold directory, where `.cold` says so. Whoever
+opens DATA gets them from the first of these that is there; the frames are the same wherever they are.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from topicd import paths
+from topicd.disk.cold import ColdDir, ColdMissing, recorded
 from topicd.disk.fs import TMP_SUFFIX, File, Fs
-from topicd.disk.loading import Content, load_file
-from topicd.shards.storage.segment.names import CUT, IDX
+from topicd.disk.loading import Content, load
+from topicd.paths import DataDir
+from topicd.shards.storage.segment.info import Lies
+from topicd.shards.storage.segment.names import COLD, CUT, DATA, IDX, PACKED
+from topicd.shards.storage.segment.packed import open_packed
+from topicd.shards.storage.segment.pointer import Pointer, load_pointer
 
 T = TypeVar("T")
 
@@ -30,12 +40,62 @@ class SegmentPlace(NamedTuple):
         return f"{self.directory}/{paths.segment_name(self.first_seq, part)}"
 
     def open(self, fs: Fs, part: str) -> File:
-        """To be read."""
-        return fs.open(self.text(part))
+        """To be read. Frames are looked for everywhere, and may come from a slow disk."""
+        try:
+            return fs.open(self.text(part))
+        except FileNotFoundError:
+            if part != DATA:
+                raise
+        return self._open_elsewhere(fs)
+
+    def _open_elsewhere(self, fs: Fs) -> File:
+        # Twice: frames that come back are in their old place before they leave the new one.
+        for path in (self.text(PACKED), None, self.text(DATA)):
+            try:
+                if path is None:
+                    return self.open_cold(fs, load_pointer(fs, self.file(COLD)))
+                return fs.open(path) if path.endswith(DATA) else open_packed(fs, path)
+            except FileNotFoundError:
+                continue
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.text(DATA))
+
+    def cold_dir(self, fs: Fs) -> ColdDir:
+        cold = recorded(fs, DataDir(Path(self.directory).parent.parent))
+        if cold is None:
+            raise ColdMissing(self.directory, "nobody knows where the cold directory is: meta/cold.bin is missing")
+        return cold
+
+    def cold_file(self, cold: ColdDir, part: str) -> Path:
+        return cold.topic(self.directory) / paths.segment_name(self.first_seq, part)
+
+    def open_cold(self, fs: Fs, pointer: Pointer) -> File:
+        """ColdMissing if the disk is not there; FileNotFoundError if it is, and the file is not."""
+        cold = self.cold_dir(fs)
+        path = self.cold_file(cold, pointer.part)
+        try:
+            return fs.open(path) if pointer.part == DATA else open_packed(fs, path)
+        except FileNotFoundError:
+            cold.check(fs)
+            raise
 
     def load(self, fs: Fs, part: str) -> Content:
         """The bytes of a part as they are now."""
-        return load_file(fs, self.text(part))
+        file = self.open(fs, part)
+        try:
+            return load(file)
+        finally:
+            file.close()
+
+    def lies(self, fs: Fs) -> Lies | None:
+        """Where its frames are, without asking the cold disk; None: nowhere."""
+        for part, found in ((DATA, Lies.HERE), (PACKED, Lies.PACKED)):
+            if fs.exists(self.file(part)):
+                return found
+        try:
+            pointer = load_pointer(fs, self.file(COLD))
+        except FileNotFoundError:
+            return None
+        return None if pointer.dropped else lies_of(pointer)
 
     def load_index(self, fs: Fs) -> Content:
         """The index; a missing one is empty."""
@@ -48,6 +108,10 @@ class SegmentPlace(NamedTuple):
         """The index up to the first entry that cannot be read; a missing one is empty."""
         found = self.load_index(fs)
         return bytes(found.view[: found.bad[0].start] if found.bad else found.view)
+
+
+def lies_of(pointer: Pointer) -> Lies:
+    return Lies.COLD if pointer.part == DATA else Lies.COLD_PACKED
 
 
 class Listed(NamedTuple):
@@ -66,6 +130,15 @@ class Listed(NamedTuple):
 
 def resolve(topic_dir: Path | str, first_seq: int) -> SegmentPlace:
     return SegmentPlace(topic_dir, first_seq)
+
+
+def cold_frames(fs: Fs, pointer: Listed) -> Path | None:
+    """The file in the cold directory that a `.cold` file speaks of; None if the segment is being dropped."""
+    found = load_pointer(fs, pointer.path)
+    if found.dropped:
+        return None
+    place = resolve(pointer.topic_dir, pointer.first_seq)
+    return place.cold_file(place.cold_dir(fs), found.part)
 
 
 def list_files(fs: Fs, topic_dir: Path) -> list[Listed]:

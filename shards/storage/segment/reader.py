@@ -11,7 +11,7 @@ so many threads may read.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from topicd.shards.storage.segment.index import (
     gone_entries,
     offset_at,
 )
-from topicd.shards.storage.segment.info import SegmentInfo
+from topicd.shards.storage.segment.info import Lies, SegmentInfo
 from topicd.shards.storage.segment.names import DATA, IDX, topic_id_of
 from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import APPEND, reindex
@@ -41,6 +41,9 @@ from topicd.shards.storage.segment.tags import Seal, TagTable, pack_tags, read_s
 # The process may not have more of it now; the file is as it was.
 _RESOURCES = {errno.EMFILE: "descriptors", errno.ENFILE: "descriptors", errno.ENOMEM: "memory"}
 _RETRY_MS = 100
+
+
+Elsewhere = Callable[[Path, SegmentInfo], File]
 
 
 class Span(NamedTuple):
@@ -53,9 +56,19 @@ class Span(NamedTuple):
 
 
 class SegmentReader:
-    def __init__(self, fs: Fs, topic_dir: Path, info: SegmentInfo, *, checked: bool | None = None) -> None:
+    def __init__(
+        self,
+        fs: Fs,
+        topic_dir: Path,
+        info: SegmentInfo,
+        *,
+        checked: bool | None = None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
         """info is read at every call, so the active segment's growth shows as soon as its owner notes it. checked: the
-        index is, and is held; by default whether the segment is sealed."""
+        index is, and is held; by default whether the segment is sealed. elsewhere: opens frames that are packed or
+        away, for who must not wait for a slow disk."""
+        self._open_elsewhere = elsewhere
         self._fs = fs
         self._dir = topic_dir
         self._info = info
@@ -73,7 +86,7 @@ class SegmentReader:
             else:
                 place = resolve(self._dir, self._info.first_seq)
                 self._index_file = place.open(self._fs, IDX)
-                self._data = place.open(self._fs, DATA)
+                self._data = self._open_frames()
         except FileNotFoundError as error:
             self.close()
             raise self._corrupt(self._info.first_seq, self._info.last_seq, "a file is missing") from error
@@ -90,12 +103,17 @@ class SegmentReader:
         # that does not match is one whose index the seal does not vouch for.
         place = resolve(self._dir, self._info.first_seq)
         index = place.load(self._fs, IDX)
-        self._data = place.open(self._fs, DATA)
+        self._data = self._open_frames()
         believed = self._believed_index(index)
         if len(believed) != self._info.count * ENTRY_BYTES:
             raise self._corrupt(self._info.first_seq, self._info.last_seq, "the index has a wrong size")
         self._index = believed
         self._damaged = Ranges(flagged(believed, self._info.first_seq, DAMAGED))
+
+    def _open_frames(self) -> File:
+        if self._open_elsewhere is not None and self._info.lies is not Lies.HERE:
+            return self._open_elsewhere(self._dir, self._info)
+        return resolve(self._dir, self._info.first_seq).open(self._fs, DATA)
 
     def _believed_index(self, stored: Content) -> memoryview:
         """The index as it is if its seal vouches for it, else one from the data, in memory only."""
@@ -107,7 +125,7 @@ class SegmentReader:
     def _index_from_data(self, seal: Seal | None) -> bytes:
         first, last = self._info.first_seq, self._info.last_seq
         data = load(self._open_data(), 0, None if self._info.sealed else self._info.data_bytes).view
-        entries, _, end, _ = reindex(data, first, topic_id_of(self._dir), last)
+        entries, _, end, _ = reindex(data, first, topic_id_of(self._dir), last, last + 1)
         found = entry_count(entries)
         if found < self._info.count:
             ts = entry_at(entries, found - 1).ts if found else 0

@@ -12,7 +12,7 @@ from threading import Lock
 from topicd.disk.fs import Fs
 from topicd.shards.storage.segment.info import SegmentInfo
 from topicd.shards.storage.segment.lookup import SegmentLookup
-from topicd.shards.storage.segment.reader import SegmentReader
+from topicd.shards.storage.segment.reader import Elsewhere, SegmentReader
 
 MAX_READERS = 1_024
 _DESCRIPTORS = 2  # of a reader that has not checked its index; one that has needs one
@@ -31,8 +31,11 @@ def _default_readers() -> int:
 class ReaderCache:
     """May be used by many threads."""
 
-    def __init__(self, fs: Fs, max_bytes: int, max_readers: int | None = None) -> None:
+    def __init__(
+        self, fs: Fs, max_bytes: int, max_readers: int | None = None, elsewhere: Elsewhere | None = None
+    ) -> None:
         self._fs = fs
+        self._elsewhere = elsewhere
         self._max_bytes = max_bytes
         self._max_readers = _default_readers() if max_readers is None else max_readers
         self._lock = Lock()
@@ -60,7 +63,7 @@ class ReaderCache:
             if reader is not None and reader.info is info and reader.checked == info.sealed:
                 self._readers.move_to_end(key)
                 return reader
-        return self._keep(key, SegmentReader(self._fs, topic_dir, info))
+        return self._keep(key, SegmentReader(self._fs, topic_dir, info, elsewhere=self._elsewhere))
 
     def glance(self, topic_id: int, topic_dir: Path, info: SegmentInfo) -> SegmentReader:
         """The same for few records. Its index may be believed unseen: check that the frames are those asked for."""
@@ -72,7 +75,8 @@ class ReaderCache:
             if reader is not None and known and (reader.checked or not info.sealed or not self._worth_a_check(key)):
                 self._readers.move_to_end(key)
                 return reader
-        return self._keep(key, SegmentReader(self._fs, topic_dir, info, checked=known and info.sealed))
+        checked = known and info.sealed
+        return self._keep(key, SegmentReader(self._fs, topic_dir, info, checked=checked, elsewhere=self._elsewhere))
 
     def _worth_a_check(self, key: tuple[int, int]) -> bool:
         glances, latest = self._glances.get(key, (0, 0))
@@ -100,7 +104,7 @@ class ReaderCache:
             if found is not None and found.info is info:
                 self._lookups.move_to_end(key)
                 return found
-        found = SegmentLookup(self._fs, topic_dir, info).open()
+        found = SegmentLookup(self._fs, topic_dir, info, self._elsewhere).open()
         with self._lock:
             self._forget_lookup(key)
             self._lookups[key] = found

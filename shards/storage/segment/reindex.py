@@ -28,18 +28,21 @@ class Rebuilt(NamedTuple):
     bad_tail: int  # bytes behind it
 
 
-def reindex(view: memoryview, first_seq: int, topic_id: int | None, last_seq: int | None) -> Rebuilt:
+def reindex(
+    view: memoryview, first_seq: int, topic_id: int | None, last_seq: int | None, before: int | None = None
+) -> Rebuilt:
     """Entries of the frames in view, first_seq onwards.
 
-    last_seq, if known, is where the segment ends: bad bytes at the end then stand for the seqs up to it.
+    last_seq, if known, is where the segment ends: bad bytes at the end then stand for the seqs up to it. before, if
+    known, is a seq that the segment cannot have, as the next one begins with it: a file from elsewhere may.
     """
     index = bytearray()
     damaged: list[tuple[int, int]] = []
     seq, end = first_seq, 0
-    for run in believed_runs(view, topic_id):
-        if run.first_seq < seq:
+    for found in believed_runs(view, topic_id):
+        if found.first_seq < seq or (before is not None and found.first_seq >= before):
             continue
-        entries = core.index_entries(view, run.start, run.end, run.start)
+        run, entries = _up_to(found, core.index_entries(view, found.start, found.end, found.start), before)
         start, first = run.start, run.first_seq
         if start > end and first == seq:
             # Bad bytes that stand for no seq: they go to the record behind them, which is lost with them.
@@ -59,6 +62,16 @@ def reindex(view: memoryview, first_seq: int, topic_id: int | None, last_seq: in
         damaged.append((seq, last))
         end, bad_tail = len(view), 0
     return Rebuilt(bytes(index), damaged, end, bad_tail)
+
+
+def _up_to(run: Run, entries: bytes, before: int | None) -> tuple[Run, bytes]:
+    """What of a run lies below that seq."""
+    if before is None or run.first_seq + run.count <= before:
+        return run, entries
+    count = before - run.first_seq
+    entries = entries[: count * ENTRY_BYTES]
+    last = entry_at(entries, count - 1)
+    return run._replace(count=count, end=last.offset + last.length, last_ts=last.ts), entries
 
 
 def _last_ts(index: bytes | bytearray, default: int) -> int:

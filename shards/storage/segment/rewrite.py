@@ -26,7 +26,7 @@ from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import drop_marks
 from topicd.shards.storage.segment.index import ENTRY, GONE, entry_at, index_end
 from topicd.shards.storage.segment.info import SegmentInfo
-from topicd.shards.storage.segment.names import DATA, IDX, TAGS
+from topicd.shards.storage.segment.names import COLD, DATA, IDX, PACKED, TAGS
 from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import APPEND
 from topicd.shards.storage.segment.tags import Seal, pack_tags, read_seal
@@ -68,15 +68,17 @@ def finish_rewrite(fs: Fs, topic_dir: Path, first_seq: int) -> None:
         for path in decided:
             fs.rename(tmp_path(path), path)
         fs.sync_dir(topic_dir)
-    for path in (data, idx, tags):
+    moved = (resolve(topic_dir, first_seq).file(part) for part in (PACKED, COLD))
+    for path in (data, idx, tags, *moved):
         fs.unlink(tmp_path(path), missing_ok=True)
 
 
 def _belongs(fs: Fs, path: Path, seal: Seal) -> bool:
     """Is the temporary file of path the one that the seal in force speaks of?"""
     if path.suffix == f".{DATA}":
-        # A rewrite always takes bytes away, so the two sizes differ.
-        return fs.size(tmp_path(path)) == seal.data_bytes and fs.size(path) != seal.data_bytes
+        # A rewrite always takes bytes away, so the two sizes differ. Without the file it is a copy of frames that lie
+        # elsewhere, and nobody knows whether it is whole.
+        return fs.exists(path) and fs.size(tmp_path(path)) == seal.data_bytes and fs.size(path) != seal.data_bytes
     return core.xxh3_64(load_file(fs, tmp_path(path)).view) == seal.index_xxh3
 
 

@@ -36,6 +36,14 @@ from topicd.shards.storage.segment.tags import Seal, pack_tags
 _TAG = int(FrameFlag.TAG)
 
 
+def segment_end(first_seq: int, seal: Seal | None, claimed_last: int, following: int | None) -> int | None:
+    """The first seq that the segment cannot have, as far as anybody knows. claimed_last: by its index, which may speak
+    of more than its neighbour leaves it: then they overlap, and nobody knows who is right."""
+    if seal is not None:
+        return first_seq + seal.count
+    return following if following is not None and claimed_last < following else None
+
+
 class Sealed(NamedTuple):
     info: SegmentInfo
     gone: Ranges
@@ -65,14 +73,25 @@ def seal_segment(
     gone: Ranges | None = None,
     created_ms: int | None = None,
     last_seq: int | None = None,
+    before: int | None = None,
     written: Written | None = None,
 ) -> Sealed:
     """Seal the segment as its data file stands.
 
     gone: what earlier rewrites took away. created_ms defaults to the first record's time. last_seq, if
-    known, is where the segment should end. written: the segment, if the caller has just made all of it durable.
+    known, is where the segment should end, before a seq that it cannot have. written: the segment, if the caller has
+    just made all of it durable.
     """
-    made = prepare_seal(fs, topic_dir, first_seq, gone=gone, created_ms=created_ms, last_seq=last_seq, written=written)
+    made = prepare_seal(
+        fs,
+        topic_dir,
+        first_seq,
+        gone=gone,
+        created_ms=created_ms,
+        last_seq=last_seq,
+        before=before,
+        written=written,
+    )
     # Everything the seal speaks of is durable; now its bytes, then its name.
     replace_file(fs, made.path, made.parts)
     return made.sealed
@@ -86,6 +105,7 @@ def prepare_seal(
     gone: Ranges | None = None,
     created_ms: int | None = None,
     last_seq: int | None = None,
+    before: int | None = None,
     written: Written | None = None,
     synced: bool = True,
 ) -> Seals:
@@ -100,7 +120,7 @@ def prepare_seal(
         content = resolve(topic_dir, first_seq).load(fs, DATA)
         view, unread = content.view, content.problem
         frames, found = [view], resolve(topic_dir, first_seq).read_index(fs)
-        rebuilt = _checked_index(view, first_seq, topic_id_of(topic_dir), gone or Ranges(), last_seq)
+        rebuilt = _checked_index(view, first_seq, topic_id_of(topic_dir), gone or Ranges(), last_seq, before)
     index = rebuilt.entries
     if index == found:
         if synced:
@@ -139,15 +159,16 @@ def _sync_index(fs: Fs, topic_dir: Path, first_seq: int) -> None:
 
 
 def _checked_index(
-    view: memoryview, first_seq: int, topic_id: int | None, gone: Ranges, last_seq: int | None
+    view: memoryview, first_seq: int, topic_id: int | None, gone: Ranges, last_seq: int | None, before: int | None
 ) -> Rebuilt:
     scan = core.scan_frames(view, 0, len(view))
     if not scan.problem and len(scan.runs) == 1:
         run = scan.runs[0]
-        if run.type == APPEND and run.first_seq == first_seq and topic_id in {None, run.topic_id}:
+        mine = run.type == APPEND and run.first_seq == first_seq and topic_id in {None, run.topic_id}
+        if mine and (before is None or first_seq + run.count <= before):
             rebuilt = Rebuilt(core.index_entries(view, 0, len(view), 0), [], len(view), 0)
             return _with_gone_at_the_end(rebuilt, first_seq, gone)
-    rebuilt = reindex(view, first_seq, topic_id, last_seq)
+    rebuilt = reindex(view, first_seq, topic_id, last_seq, before)
     return rebuilt if rebuilt.bad_tail else _with_gone_at_the_end(rebuilt, first_seq, gone)
 
 

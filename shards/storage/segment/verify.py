@@ -27,6 +27,14 @@ def verify_segment(fs: Fs, topic_dir: Path, first_seq: int) -> list[SegmentDamag
     return _Check(fs, topic_dir, first_seq).run()
 
 
+def _why(error: OSError | FormatError) -> str:
+    if isinstance(error, FormatError):
+        return error.message
+    if isinstance(error, FileNotFoundError):
+        return "the data file is missing"
+    return f"the frames cannot be read: {error.filename or ''} {error.strerror}"
+
+
 class _Check:
     def __init__(self, fs: Fs, topic_dir: Path, first_seq: int) -> None:
         self._fs = fs
@@ -39,14 +47,15 @@ class _Check:
         index = resolve(self._dir, self._first).read_index(self._fs)
         counted = seal.count if seal else tiled_entries(index)
         last = self._first + counted - 1
-        if not self._fs.exists(self._path(DATA)):
-            self._note(DATA, self._first, last, "the data file is missing")
+        try:
+            content = resolve(self._dir, self._first).load(self._fs, DATA)
+        except (OSError, FormatError) as error:
+            self._note(DATA, self._first, last, _why(error))
             return self._found
-        content = resolve(self._dir, self._first).load(self._fs, DATA)
         view = content.view
         for part in content.bad:
             self._note(DATA, self._first, last, str(part))
-        rebuilt = reindex(view, self._first, topic_id_of(self._dir), last)
+        rebuilt = reindex(view, self._first, topic_id_of(self._dir), last, last + 1 if seal else None)
         self._data(seal, view, rebuilt, last)
         self._index(seal, index, rebuilt)
         self._marks()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.support.daemon import Daemon
-from tests.support.web import Web
+from tests.support.web import JSON, Web
 from topicd.tokens import new_token
 
 ENVIRON = {"TOPICD_HTTP": "true", "TOPICD_HTTP_LISTEN": "127.0.0.1:0", "TOPICD_CHAT": "true"}
@@ -112,3 +112,22 @@ def test_a_key_acts_as_the_user_of_its_name(tmp_path_factory: pytest.TempPathFac
 
 def test_without_a_chat_store_nothing_is_there(web1: Web) -> None:
     assert web1("GET", "/v0/chat/inbox?user=ann").status == 404
+
+
+def test_the_log_of_the_store_cannot_be_written_over_http(chat_web: Web) -> None:
+    """The gateway is a process of topicd's own, too, and writes for others."""
+    assert chat_web("POST", "/v0/chat/guarded/messages", {"text": "one", "user": "ann"}).status == 200
+    for method, path, body in (
+        ("POST", "/v0/topics/topicd.chat.00", {"records": [{"data": "garbage"}]}),
+        ("PUT", "/v0/topics/topicd.chat.00", {"ttl_ms": 1_000}),
+        ("DELETE", "/v0/topics/topicd.chat.00", None),
+    ):
+        refused = chat_web(method, path, body)
+        assert (refused.status, refused.code) == (403, "forbidden"), (method, refused)
+
+
+@pytest.mark.parametrize("body", [b'{"text": "\\ud800", "user": "ann"}', b'{"text": "x", "user": "\\ud800"}'])
+def test_half_a_character_is_refused(chat_web: Web, body: bytes) -> None:
+    """JSON can spell it, and no text can hold it."""
+    refused = httpx.post(f"{chat_web.base}/v0/chat/half/messages", content=body, headers=JSON, timeout=30)
+    assert refused.status_code == 400, refused.text

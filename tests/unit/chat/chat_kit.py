@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import itertools
 import os
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from topicd.errors import TopicdError
@@ -17,6 +20,16 @@ from topicd.shards.chat.store import MemoryStore, Store
 from topicd.shards.chat.view import View
 
 START_MS = 1_700_000_000_000
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that is a coroutine."""
+
+    @functools.wraps(test)
+    def run(**given: Any) -> None:
+        asyncio.run(test(**given))
+
+    return run
 
 
 class Shop:
@@ -58,7 +71,7 @@ class Shop:
             name,
             user,
         )
-        return self.do(Send(tuple(made)))[0]
+        return self.do(Send(made))[0]
 
     def add(self, chat: str, user: str, role: int = 0, by: str = "") -> Member:
         who = keys.user_id(by) if by else b""

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topicd.errors import InvalidRequest
+from topicd.shards.chat import digests as digests_module
 from topicd.shards.chat import hlc, keys
 from topicd.shards.chat.digest import LEVELS, Digest
 from topicd.shards.chat.digests import Digests, made
@@ -120,19 +121,30 @@ def test_S21_the_digest_that_is_kept_equals_the_one_made_anew() -> None:
     asyncio.run(scene())
 
 
-def test_S21_what_is_written_while_a_digest_is_made_is_counted() -> None:
-    async def scene() -> None:
-        shop = filled(Shop(), 10)
-        digests = Digests(shop.store)
-        making = asyncio.ensure_future(digests.get("members", 0))
-        await asyncio.sleep(0)
-        seq = shop.view.applied + 1
-        from topicd.shards.chat.operations import Entry, PutIdentity
+def test_S21_what_is_written_while_a_digest_is_made_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests_module, "PIECE", 3)
 
-        op = PutIdentity(keys.user_id("new"), shop.clock.stamp(), b"x", "")
-        for told in shop.view.apply([(seq, Entry(0, [op]))]).told:
-            digests.written(told)
-        await making
+    async def scene() -> None:
+        shop = filled(Shop(), 30)
+        digests = Digests(shop.store)
+        apply = shop.view.apply
+
+        def applied(entries: object) -> object:
+            done = apply(entries)  # type: ignore[arg-type]
+            for told in done.told:
+                digests.written(told)
+            return done
+
+        shop.view.apply = applied  # type: ignore[method-assign, assignment]
+        making = asyncio.ensure_future(digests.get("members", 0))
+        turns = 0
+        while not making.done():
+            turns += 1
+            shop.identity(f"new {turns}", b"x")
+            shop.send(f"new room {turns}", "first", "u1")
+            shop.remove("room 1", f"u{turns}")
+            await asyncio.sleep(0)
+        assert turns > 10
         for domain in DOMAINS:
             assert await digests.get(domain, 0) == await made(shop.store, domain, 0)
 

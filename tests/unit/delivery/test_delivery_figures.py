@@ -12,7 +12,14 @@ from topicd.shards.delivery.survey import TOP_TOPICS
 
 def test_every_key_is_a_metric_and_every_metric_has_its_key(desk: Desk) -> None:
     saves = {"store_saves", "store_save_failures", "store_save_histogram", "store_save_seconds"}  # of two metrics
-    assert set(desk.parts.figures.page()) == {*metrics.DELIVERY, "top_topics", "top_consumers", "top_routers", *saves}
+    assert set(desk.parts.figures.page()) == {
+        *metrics.DELIVERY,
+        "top_topics",
+        "top_consumers",
+        "top_routers",
+        "cold_trouble",
+        *saves,
+    }
 
 
 def test_it_tells_of_topics_connections_and_what_is_under_way(desk: Desk) -> None:

@@ -44,7 +44,8 @@ def outcome(desk: Desk, work: Any) -> Any:
 
 def test_a_question_is_answered_or_refused(desk: Desk, relay: Relay) -> None:
     topic = desk.topic("orders")
-    assert outcome(desk, relay.ask(0, SourceHead(topic="orders"))) == {"topic_id": topic.id, "head_seq": 0}
+    answer = outcome(desk, relay.ask(0, SourceHead(topic="orders")))
+    assert answer == {"topic_id": topic.id, "head_seq": 0, "durability": "disk", "logged": ""}
     with pytest.raises(TopicNotFound):
         outcome(desk, relay.ask(0, SourceHead(topic="other")))
     assert len(desk.parts.connections.open) == 1, "both on one connection"

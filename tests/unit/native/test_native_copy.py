@@ -8,7 +8,7 @@ import pytest
 
 from topicd._native import pure
 from topicd._native.interface import Core
-from topicd.frames import FLAGS_AT, HOPS_AT, FrameFlag, copied_frame
+from topicd.frames import FLAGS_AT, HOPS_AT, TS_AT, FrameFlag, copied_frame
 from topicd.limits import HOPS_MAX, MAX_DATA_AND_META, MAX_STAMP
 
 
@@ -78,3 +78,41 @@ def test_a_copy_may_be_larger_by_a_stamp_and_no_more(codec: Core) -> None:
 def test_frames_that_are_none_are_refused(codec: Core) -> None:
     with pytest.raises(ValueError, match="frame at offset"):
         codec.copy_frames(b"\x00" * 50, 0, 50, 8, True, True)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_copies_keep_their_times_which_never_go_back(codec: Core, seed: int) -> None:
+    chance = random.Random(seed)
+    frames = codec.encode_batch([chance.randbytes(9) for _ in range(20)], b"t", None, None)
+    times = [chance.randrange(1_000, 1_010) for _ in range(20)]
+    for offset, ts in zip(offsets(codec, frames), times, strict=True):
+        frames[offset + TS_AT : offset + TS_AT + 8] = ts.to_bytes(8, "little")
+    twin = bytearray(frames)
+    packed = codec.stamp_copies(frames, 0, len(frames), 9, 5, 1_003)
+    assert (packed, frames) == (pure.stamp_copies(twin, 0, len(twin), 9, 5, 1_003), twin)
+    rows = codec.decode_frames(frames, 0, len(frames))
+    assert [row[0] for row in rows] == list(range(5, 25))
+    assert [row[1] for row in rows] == [max(1_003, *times[: n + 1]) for n in range(20)]
+    assert {frames[offset + FLAGS_AT] for offset in offsets(codec, frames)} == {FrameFlag.TAG}
+    assert codec.scan_frames(frames, 0, len(frames)).problem == ""
+
+
+def test_a_copy_looks_the_same_whatever_it_was_copied_with(codec: Core) -> None:
+    frames = codec.encode_batch([b"a", b"b", b"c"], None, None, None)
+    codec.stamp_frames(frames, 0, len(frames), 7, 1, 1_000, True)
+    whole = codec.copy_frames(frames, 0, len(frames), 8, True, True)
+    codec.stamp_copies(whole, 0, len(whole), 9, 1, 0)
+    _, second, _ = offsets(codec, frames)
+    apart = [codec.copy_frames(frames, *part, 8, True, True) for part in ((0, second), (second, len(frames)))]
+    for first_seq, part in zip((1, 2), apart, strict=True):
+        codec.stamp_copies(part, 0, len(part), 9, first_seq, 0)
+    assert b"".join(apart) == whole
+
+
+def test_bad_copies_are_refused_and_not_touched(codec: Core) -> None:
+    frames = codec.encode_batch([b"a", b"b"], None, None, None)
+    for bad, seq in ((frames[:-1], 1), (frames, 0), (bytearray(), 1)):
+        before = bytearray(bad)
+        with pytest.raises(ValueError):
+            codec.stamp_copies(bad, 0, len(bad), 9, seq, 0)
+        assert bad == before

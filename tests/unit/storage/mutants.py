@@ -189,14 +189,14 @@ MUTANTS = [
     Mutant(
         "drop: marks before data",
         "shards/storage/segment/drop.py",
-        "((TAGS, IDX), (DATA,), (DEL,))",
-        "((TAGS, IDX), (DEL,), (DATA,))",
+        "((TAGS, IDX), (DATA, PACKED), (DEL,))",
+        "((TAGS, IDX), (DEL,), (DATA, PACKED))",
     ),
     Mutant(
         "drop: data before the seal",
         "shards/storage/segment/drop.py",
-        "((TAGS, IDX), (DATA,), (DEL,))",
-        "((DATA,), (TAGS, IDX), (DEL,))",
+        "((TAGS, IDX), (DATA, PACKED), (DEL,))",
+        "((DATA, PACKED), (TAGS, IDX), (DEL,))",
     ),
     Mutant(
         "delete: rename not synced",
@@ -318,6 +318,55 @@ MUTANTS = [
         "shards/storage/segment/reader.py",
         "        if not stored.bad and (seal is None or core.xxh3_64(index) == seal.index_xxh3):",
         "        if True:",
+    ),
+    Mutant("move: copy not synced", "shards/storage/segment/relocate.py", "            file.sync()\n", ""),
+    Mutant(
+        "move: name of the copy not synced",
+        "shards/storage/segment/relocate.py",
+        "    fs.rename(tmp, target)\n    fs.sync_dir(target.parent)\n",
+        "    fs.rename(tmp, target)\n",
+    ),
+    Mutant(
+        "move: damaged frames go, too",
+        "shards/storage/segment/relocate.py",
+        "scan.problem or scan.end != len(view) or strange",
+        "strange",
+    ),
+    Mutant(
+        "move: to a directory without the mark",
+        "shards/storage/segment/relocate.py",
+        "        move.cold.check(fs)\n",
+        "",
+    ),
+    Mutant(
+        "move: back, and its pointer outlives the file",
+        "shards/storage/segment/relocate.py",
+        "    fs.unlink(place.file(COLD), missing_ok=True)\n",
+        "",
+    ),
+    Mutant(
+        "load: a copy that is not whole counts",
+        "shards/storage/segment/load.py",
+        "        if seal is None or size == seal.data_bytes:",
+        "        if True:",
+    ),
+    Mutant(
+        "load: a dropped segment is served",
+        "shards/storage/segment/load.py",
+        "        if pointer.dropped:",
+        "        if False:",
+    ),
+    Mutant(
+        "packed: a block is believed unseen",
+        "shards/storage/segment/packed.py",
+        " or core.xxh3_64(plain) != block.xxh3",
+        "",
+    ),
+    Mutant(
+        "rewrite: half a copy is taken for a rewrite",
+        "shards/storage/segment/rewrite.py",
+        "        return fs.exists(path) and fs",
+        "        return not fs.exists(path) or fs",
     ),
 ]
 

@@ -5,7 +5,8 @@ timeout counts from the beginning of an operation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from topicd.client.aio.routes import AioRoutes, FutureBatch
@@ -22,6 +23,7 @@ from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.retry import Patience, Tempo
 from topicd.model import check_topic_name
 
+_PARTING = ContextVar("topicd_parting", default=False)  # in what the others wait for
 WINDOW = 256  # single publishes of a topic that are under way at once
 T = TypeVar("T")
 
@@ -34,6 +36,7 @@ class AioCaller(AioShared):
         self._routes = AioRoutes(self, WINDOW)
         self._ids: dict[str, Opened] = {}
         self._threads: Caller | None = None
+        self._partings: set[asyncio.Task[None]] = set()
 
     @property
     def threads(self) -> Caller:
@@ -47,6 +50,23 @@ class AioCaller(AioShared):
                 max_connections=MAX_CONNECTIONS,
             )
         return self._threads
+
+    # ---- what nobody waits for ----
+
+    def part(self, words: Coroutine[Any, Any, None]) -> None:
+        """Said by itself; what is asked from now on is asked behind it, and the client is closed behind it."""
+        task = self.loop.create_task(apart(words))
+        self._partings.add(task)
+        task.add_done_callback(self._parted)
+
+    def _parted(self, task: asyncio.Task[None]) -> None:
+        self._partings.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody else looks
+
+    async def _until_parted(self) -> None:
+        while self._partings and not _PARTING.get():
+            await asyncio.wait(set(self._partings))
 
     # ---- appends ----
 
@@ -75,6 +95,8 @@ class AioCaller(AioShared):
         sent is not sent again."""
         if self.closed:
             raise InvalidRequest("the client is closed")
+        if self._partings:
+            await self._until_parted()
         left = limit = self.timeout + wait
         began = self.tempo.monotonic()
         patience: Patience | None = None
@@ -160,7 +182,22 @@ class AioCaller(AioShared):
         return known.topic_id
 
     async def close(self) -> None:
+        await self._until_parted()
         self.closed = True
         if self._threads is not None:
             self._threads.close()
         await self._routes.end(ConnectionLost("the client was closed before this was acknowledged"))
+
+
+async def apart(words: Coroutine[Any, Any, None]) -> None:
+    """What others wait for does not wait for itself."""
+    _PARTING.set(True)
+    await words
+
+
+def is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    """Is it the one that runs here and now?"""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -156,7 +156,7 @@ async def open_connection(shared: AioShared, shard: int, connection: AioConnecti
             sock.setblocking(False)
             make = loop.create_unix_connection if sock.family == socket.AF_UNIX else loop.create_connection
             await make(lambda: connection, sock=sock)
-            hello = await connection.ask(requests.hello(shared.token))
+            hello = await connection.ask(requests.hello(shared.token, shared.client_name))
     except TimeoutError:
         error = ConnectionLost(f"the daemon at {target} did not answer in time")
         shared.events.lost(shard, error)

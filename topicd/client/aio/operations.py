@@ -25,6 +25,7 @@ from topicd.client.core.history import Reading
 from topicd.client.core.receipts import published
 from topicd.client.core.records import Event, Published, Record
 from topicd.client.core.stored import Stored
+from topicd.ipc.protocol import messages
 from topicd.ipc.protocol.codec import checked_key
 from topicd.ipc.protocol.messages import Op
 from topicd.limits import FETCH_BYTES_MAX
@@ -310,9 +311,24 @@ class AsyncOperations:
             after = page.next
         return found
 
+    async def tier_state(self, topic: str) -> dict[str, Any]:
+        """Where the segments of a topic lie: on the fast disk, packed, in the cold directory (docs/tiers.md)."""
+        return await self._caller.ask(requests.tier_state(topic))
+
+    async def tier_now(self, topic: str) -> dict[str, Any]:
+        """The same, and segments that should lie elsewhere begin to move at once."""
+        return await self._caller.ask(requests.tier_now(topic))
+
     async def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
         """Removes records for good: those below before_seq, those whose tag matches, or those that are both."""
         return await self._caller.ask(requests.delete(topic, before_seq, match))
+
+    async def cut(self, topic: str, *, after_seq: int | None = None, after_ts: int | None = None) -> int:
+        """Deletes the newest records for good: those behind a seq, or behind a time in milliseconds; how many. Their
+        seqs are not given out again. It needs the right admin."""
+        message = messages.CutTopic(topic=topic, after_seq=after_seq, after_ts=after_ts)
+        answer: dict[str, Any] = await self._caller.ask(requests.of_topic(message, topic))
+        return int(answer["deleted"])
 
     async def forgive(self, topic: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
         """Readers are not told any more that a loss of power may have taken seqs first_seq to last_seq; `state` lists
@@ -337,6 +353,11 @@ class AsyncOperations:
         """Who is connected to each shard, this client included."""
         shards = self._caller.shard_map.shards()
         return [row for shard in shards for row in await self._caller.ask_shard(shard, requests.connections(shard))]
+
+    async def ask_shards(self, message: messages.Request) -> list[dict[str, Any]]:
+        """The answers of all delivery shards, asked one after the other; what backups are made with."""
+        request: requests.Request[dict[str, Any]] = requests.of_daemon(message)
+        return [await self._caller.ask_shard(shard, request) for shard in self._caller.shard_map.shards()]
 
     async def ping(self) -> float:
         """Seconds there and back."""

@@ -11,6 +11,7 @@ from weakref import WeakSet
 from topicd.client.blocking import finding
 from topicd.client.core.events import Events
 from topicd.client.core.options import DIAL_S, Shared
+from topicd.client.core.requests import CLIENT_NAME
 from topicd.client.core.shardmap import ShardMap
 from topicd.errors import TopicdError
 from topicd.ipc.protocol.retry import Tempo
@@ -29,6 +30,7 @@ class AioShared(Shared):
         self, shard_map: ShardMap, *, tempo: Tempo, timeout: float, token: str | None, events: Events | None = None
     ) -> None:
         super().__init__(shard_map, tempo=tempo, timeout=timeout, token=token, events=events)
+        self.client_name = CLIENT_NAME
         self.loop = asyncio.get_running_loop()
         self._movable: WeakSet[Movable] = WeakSet()
         shard_map.on_move(self._moved)

@@ -13,7 +13,7 @@ from topicd.client.core.batch import Batch
 from topicd.client.core.decode import Decoder
 from topicd.client.core.gaps import OnGap
 from topicd.client.core.records import E_co, Event
-from topicd.client.core.watching import Feed, Resume, Watching
+from topicd.client.core.watching import Feed, Resume, WatchFigures, Watching
 from topicd.errors import ConnectionLost, TopicdError, TopicNotFound, WrongShard
 from topicd.ipc.protocol.codec import answer_map, packed
 from topicd.ipc.protocol.cutter import Arrived, Cutter
@@ -89,7 +89,7 @@ class AioFeed(Feed[AioConnection]):
             connection.abort(ConnectionLost("the watch is closed"))
 
 
-class AsyncWatch(Generic[E_co]):
+class AsyncWatch(WatchFigures, Generic[E_co]):
     """Made by `client.watch`. Iterate it with `async for` for records (and gaps, with `gaps=True`), `poll` it for the
     next one, or take whole `batches()`."""
 
@@ -229,18 +229,9 @@ class AsyncWatch(Generic[E_co]):
             event = self._watching.begin(self._watching.next_batch())
         return cast("E_co | None", event)
 
-    @property
-    def told_to(self) -> int:
-        """The reader has heard of a gap up to this seq; 0: of none."""
-        return self._watching.told_to
-
     def batches(self) -> AsyncIterator[Batch]:
         """Whole batches; `batch.gap` tells what is missing before its first record."""
         return _AsyncBatches(self)
-
-    def cursors(self) -> dict[str, int]:
-        """The last seq that arrived (not: was iterated), by topic."""
-        return self._watching.cursors()
 
     async def _next_batch(self) -> Batch:
         if not await self._wait():

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from topicd._native import guard
-from topicd.client.aio.caller import AioCaller
+from topicd.client.aio.caller import AioCaller, apart, is_running
 from topicd.client.aio.connection import AioConnection, open_connection
 from topicd.client.aio.job import NOT_ITS_FAULT_HERE, AsyncJob, AsyncQueueHolder
 from topicd.client.blocking.leases import LeaseKeeper
@@ -22,9 +22,9 @@ from topicd.client.blocking.work import Unseeing
 from topicd.client.core import queue_requests
 from topicd.client.core.held import Then
 from topicd.client.core.jobs import Acked, NackKind, ack_body, parse_acked, row_pieces
-from topicd.client.core.requests import check_queue, open_any
+from topicd.client.core.requests import Request, check_queue, open_any
 from topicd.client.core.settling import LEFT
-from topicd.client.core.working import Working, rows_of
+from topicd.client.core.working import WorkFigures, Working, rows_of
 from topicd.errors import ConnectionLost, InvalidRequest, TopicdError, WrongShard
 from topicd.ipc.protocol import messages
 from topicd.ipc.protocol.codec import answer_map, packed
@@ -48,7 +48,7 @@ class _Acks:
         self.answer.add_done_callback(lambda future: future.cancelled() or future.exception())
 
 
-class AsyncWork:
+class AsyncWork(WorkFigures):
     """Made by `queue.work`; see `topicd.client.blocking.work.Work`. Use it in the loop that it was made in."""
 
     def __init__(
@@ -81,21 +81,9 @@ class AsyncWork:
         self._error: TopicdError | None = None
         self._entered = False
         self._stopping = False
+        self._stop_answer: asyncio.Future[Any] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def lost(self) -> int:
-        """Jobs finished without waiting for the answer that were not ours any more."""
-        return self._working.lost
-
-    @property
-    def held(self) -> int:
-        """Jobs that are here and not finished, begun or not."""
-        return len(self._working.held)
 
     # ---- jobs ----
 
@@ -289,12 +277,15 @@ class AsyncWork:
         """No more jobs: the loop ends when the job in hand is settled, and what was not begun goes back at once."""
         if self._connection is not None and not self._stopping:
             body = packed(messages.StopWork(work=self._work_id).to_wire())
-            self._connection.call(Op.STOP_WORK, body).add_done_callback(lambda future: future.exception())
+            self._stop_answer = self._connection.call(Op.STOP_WORK, body)
+            self._stop_answer.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._stopping = True
         self._wake()
 
     async def _give_rest_back(self) -> None:
-        """What was pushed and not begun."""
+        """What was pushed and not begun, once nothing more can come."""
+        if self._stop_answer is not None:
+            await asyncio.wait([self._stop_answer], timeout=self._caller.timeout)
         rest = list(self._working.buffered)
         self._working.buffered.clear()
         if rest and self._connection is not None and not self._closed:
@@ -303,27 +294,61 @@ class AsyncWork:
                 await self._give_back(rest, "release", None, "")
 
     def _left(self, error: BaseException | None, known: bool) -> None:
-        """The loop is gone, and nobody can be awaited any more. `known`: it is certain whether an exception took it."""
+        """The loop is gone, and nobody can be awaited here. `known`: it is certain whether an exception took it."""
         if self._entered:
             return
         job, self._in_hand = self._in_hand, None
+        kind: NackKind = "release"
+        reason = ""
         if job is not None and not job.settled and not self._closed:
-            innocent = isinstance(error, NOT_ITS_FAULT_HERE) or (known and error is None)
-            reason = "" if innocent else LEFT if error is None else queue_requests.reason_of(error)
             job.settled = True
-            self._say_in_thread(job, "release" if innocent else "fail", reason)
-        self._close_now()
+            self._working.held.pop(job.seq, None)
+            if not (isinstance(error, NOT_ITS_FAULT_HERE) or (known and error is None)):
+                kind, reason = "fail", LEFT if error is None else queue_requests.reason_of(error)
+        else:
+            job = None
+        if is_running(self._loop):
+            self._caller.part(self._part(job, kind, reason))
+        else:
+            self._part_now(job, kind, reason)
 
-    def _say_in_thread(self, job: AsyncJob, kind: NackKind, reason: str) -> None:
-        """Blocks until it is said: the loop may be about to end."""
-        caller = self._caller.threads
-        request = queue_requests.nack(self._request.topic, [job.key], kind, delay_ms=None, reason=reason)
-        shard = self._caller.shard_map.shard_of(self._request.topic)
-        with contextlib.suppress(TopicdError):
-            caller.on_shard(lambda: shard, lambda connection: connection.ask(request), _PARTING_S)
+    async def _part(self, job: AsyncJob | None, kind: NackKind, reason: str) -> None:
+        """What is left to say when nobody waits for it; who asks the client something else comes behind it."""
+        self.stop()  # Before: what goes back must not come here again.
+        try:
+            if job is not None:
+                with contextlib.suppress(TopicdError, TimeoutError):
+                    # Else the end of the connection gives it back.
+                    async with asyncio.timeout(_PARTING_S):
+                        await self._caller.ask(self._parting(job, kind, reason))
+            await self._give_rest_back()
+            await self.close()
+        except asyncio.CancelledError:
+            # The loop ends as well: it is kept for a moment, for the last time.
+            self._part_now(job, kind, reason)
+            raise
+
+    def _parting(self, job: AsyncJob, kind: NackKind, reason: str) -> Request[Any]:
+        return queue_requests.nack(self._request.topic, [job.key], kind, delay_ms=None, reason=reason)
+
+    def _part_now(self, job: AsyncJob | None, kind: NackKind, reason: str) -> None:
+        """Blocks until it is said: nothing runs in this loop any more."""
+        if job is not None:
+            caller, request = self._caller.threads, self._parting(job, kind, reason)
+            shard = self._caller.shard_map.shard_of(self._request.topic)
+            with contextlib.suppress(TopicdError):
+                caller.on_shard(lambda: shard, lambda connection: connection.ask(request), _PARTING_S)
+        rest = self._end()
+        if rest:
+            self._finish_in_thread(rest)
 
     async def close(self) -> None:
         """Waits until what was finished is acknowledged, and gives back the rest. May be called twice."""
+        if self._closing is None:
+            self._closing = self._loop.create_task(apart(self._close()))
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._closed:
             return
         self._stopping = True
@@ -334,26 +359,27 @@ class AsyncWork:
                     await asyncio.wait(list(self._unanswered))
                 await asyncio.sleep(0)
                 if self._repeat:
-                    again, self._repeat = self._repeat, b""
-                    await self._queue._finish_all(again)
-        self._close_now()
+                    await self._queue._finish_all(self._repeat)
+                    self._repeat = b""
+        if rest := self._end():
+            await asyncio.to_thread(self._finish_in_thread, rest)
 
-    def _close_now(self) -> None:
+    def _end(self) -> bytes:
+        """Nothing is sent or received any more; what was finished and not acknowledged."""
         if self._closed:
-            return
+            return b""
         if self._gathering is not None:
             self._repeat += rows_of(self._gathering.pending)
             self._gathering = None
-        self._repeat += b"".join(self._unanswered.values())
+        rest, self._repeat = self._repeat + b"".join(self._unanswered.values()), b""
         self._closed = True
-        if self._repeat:
-            self._finish_in_thread(self._repeat)
         if self._keeper is not None:
             self._keeper.stop()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort(ConnectionLost("the stream of jobs is closed"))
         self._wake()
+        return rest
 
     def _finish_in_thread(self, rows: bytes) -> None:
         caller, topic_id = self._caller.threads, self._working.topic_id

@@ -15,7 +15,7 @@ from topicd.client.core.batch import Batch
 from topicd.client.core.decode import Decoder
 from topicd.client.core.gaps import OnGap
 from topicd.client.core.records import E_co, Event
-from topicd.client.core.watching import Feed, Resume, Watching
+from topicd.client.core.watching import Feed, Resume, WatchFigures, Watching
 from topicd.errors import (
     ConnectionLost,
     Forbidden,
@@ -75,7 +75,7 @@ class BlockingFeed(Feed[Connection]):
             self.connection = None
 
 
-class Watch(Generic[E_co]):
+class Watch(WatchFigures, Generic[E_co]):
     """Iterate it for records (and gaps, with `gaps=True`), `poll` it for the next one, or take whole `batches()`. Use
     it in one thread; `close` may come from any.
 
@@ -194,18 +194,9 @@ class Watch(Generic[E_co]):
             event = self._watching.begin(self._watching.next_batch())
         return cast("E_co | None", event)
 
-    @property
-    def told_to(self) -> int:
-        """The reader has heard of a gap up to this seq; 0: of none."""
-        return self._watching.told_to
-
     def batches(self) -> Iterator[Batch]:
         """Whole batches; `batch.gap` tells what is missing before its first record."""
         return _Batches(self)
-
-    def cursors(self) -> dict[str, int]:
-        """The last seq that arrived (not: was iterated), by topic."""
-        return self._watching.cursors()
 
     def _next_batch(self) -> Batch:
         if not self._wait(None):

@@ -26,7 +26,7 @@ from topicd.client.core.jobs import Acked, NackKind, ack_body, row_pieces
 from topicd.client.core.queue_requests import reason_of
 from topicd.client.core.requests import check_queue, open_any
 from topicd.client.core.settling import LEFT
-from topicd.client.core.working import Working, rows_of
+from topicd.client.core.working import WorkFigures, Working, rows_of
 from topicd.errors import ConnectionLost, InvalidRequest, TopicdError
 from topicd.ipc.protocol import messages
 from topicd.ipc.protocol.codec import answer_map, packed
@@ -39,7 +39,7 @@ GATHER = 64  # acknowledgements
 GATHER_S = 0.0005
 
 
-class Work:
+class Work(WorkFigures):
     """Made by `queue.work`. Iterate it in one thread; jobs may be finished in any, and `stop` may come from any."""
 
     def __init__(
@@ -72,20 +72,6 @@ class Work:
         self._closed = True
         if self._connection is not None:
             self._connection.abandon()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def lost(self) -> int:
-        """Jobs finished without waiting for the answer that were not ours any more."""
-        return self._working.lost
-
-    @property
-    def held(self) -> int:
-        """Jobs that are here and not finished, begun or not."""
-        return len(self._working.held)
 
     # ---- jobs ----
 

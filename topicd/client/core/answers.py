@@ -87,6 +87,8 @@ class RouterInfo:
     lag: int | None = None  # records of the source behind that
     lag_ms: int | None = None  # how long it has been behind
     waiting: str | None = None  # why it stands still
+    kind: str | None = None  # of its destination: derived or logged
+    why: str | None = None  # it is logged
 
 
 def router_of(body: Any) -> RouterInfo:

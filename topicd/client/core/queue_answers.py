@@ -19,6 +19,7 @@ DEAD_SEQ = "$dead_letter_src_seq"
 DEAD_REASON = "$dead_letter_reason"
 DEAD_FIRST = "$dead_letter_first_ts"
 DEAD_LAST = "$dead_letter_last_ts"
+DEAD_GROUP = "$dead_letter_group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +87,20 @@ class JobState:
     reason: str = ""  # of its last failure
     first_ts: int | None = None  # first delivery
     last_ts: int | None = None  # last delivery
+    started_ts: int | None = None  # of one that is done: when it was handed out for the last time
+    done_ts: int | None = None
     record: Record | None = None
     because: list[str] = field(default_factory=list)  # why it does not run, of `why`
 
 
-_PLAIN = ("deliveries", "priority", "group", "unique", "ready_at", "node", "lease", "deadline", "reason")
+_PLAIN = (
+    *("deliveries", "priority", "group", "unique", "ready_at", "node", "lease", "deadline", "reason"),
+    *("first_ts", "last_ts", "started_ts", "done_ts"),
+)
 
 
 def job_state(answer: dict[str, Any], record: Record | None = None) -> JobState:
-    given = {name: answer[name] for name in (*_PLAIN, "first_ts", "last_ts") if answer.get(name) is not None}
+    given = {name: answer[name] for name in _PLAIN if answer.get(name) is not None}
     seq, because = answer.get("seq") or 0, answer.get("because") or []
     if not isinstance(seq, int) or not isinstance(because, list):
         raise FormatError(f"the daemon's answer about a job is malformed: {answer!r:.200}")
@@ -235,6 +241,11 @@ class DeadLetter:
     @property
     def reason(self) -> str:
         return str(self.record.meta.get(DEAD_REASON, ""))
+
+    @property
+    def group(self) -> str:
+        """Empty: it had none."""
+        return str(self.record.meta.get(DEAD_GROUP, ""))
 
     @property
     def first_ts(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from topicd._native import core
 from topicd.client.core.encode import encode
 from topicd.client.core.records import Published, Record, received
-from topicd.errors import RecordTooLarge, TopicdError, TopicFull
+from topicd.errors import BatchTooLarge, RecordTooLarge, SchemaViolation, TopicdError, TopicFull
 from topicd.ipc.protocol.once import outcome_unknown
 from topicd.ipc.protocol.outbox import OutBatch, TopicOutbox
 from topicd.ipc.protocol.wire import LENGTH_FIELD
@@ -116,13 +116,14 @@ class Parcel(OutBatch, Generic[P_co]):
 class Piece(OutBatch):
     """A part of a parcel that is sent by itself."""
 
-    __slots__ = ("kept", "parcel")
+    __slots__ = ("_smaller", "kept", "parcel")
 
     def __init__(self, parcel: Parcel[Any], frames: bytearray, count: int) -> None:
         super().__init__(parcel.outbox, frames, count, parcel.deadline)
         self.parcel = parcel
         self.patient = parcel.patient
         self.kept: bytes | bytearray = b""
+        self._smaller: list[Piece] = []  # once it had to be divided, too
 
     def fail(self, error: TopicdError) -> None:
         if not self.done:
@@ -133,16 +134,21 @@ class Piece(OutBatch):
         self.parcel.piece_settled()
 
     def divided(self, error: TopicdError) -> list[OutBatch]:
-        made = [Piece(self.parcel, frames, count) for frames, count in divide(self.frames, self.count, error)]
-        if made:
-            self.parcel.redivided(self, made)
-        return list(made)
+        if not self._smaller:
+            parts = divide(self.frames, self.count, error)
+            self._smaller = [Piece(self.parcel, frames, count) for frames, count in parts]
+            if self._smaller:
+                self.parcel.redivided(self, self._smaller)
+        return list(self._smaller)
 
 
 def divide(frames: bytes | bytearray, count: int, error: TopicdError) -> list[tuple[bytearray, int]]:
-    """A batch that a cap refused as the batches that it allows: what fits now and the rest, or pieces of its size."""
+    """A batch that was refused as the batches that are taken: what a cap leaves room for now and the rest, or pieces of
+    its size; what lies before and behind the record that does not follow the topic's schema."""
+    if isinstance(error, SchemaViolation):
+        return _without(frames, count, error.detail.get("index"))
     cap, what = error.detail.get("cap"), error.detail.get("what")
-    if count < 2 or not isinstance(cap, int) or not isinstance(error, TopicFull | RecordTooLarge):
+    if count < 2 or not isinstance(cap, int) or not isinstance(error, TopicFull | RecordTooLarge | BatchTooLarge):
         return []
     first = room = cap
     if isinstance(error, TopicFull):
@@ -164,6 +170,14 @@ def divide(frames: bytes | bytearray, count: int, error: TopicdError) -> list[tu
         groups[-1].append(record)
         left -= size
     return [_again(group) for group in groups] if len(groups) > 1 else []
+
+
+def _without(frames: bytes | bytearray, count: int, index: Any) -> list[tuple[bytearray, int]]:
+    if count < 2 or not isinstance(index, int) or not 0 <= index < count:
+        return []
+    records = core.decode_frames(frames, 0, len(frames))
+    groups = (records[:index], records[index : index + 1], records[index + 1 :])
+    return [_again(group) for group in groups if group]
 
 
 def _again(records: list[Any]) -> tuple[bytearray, int]:

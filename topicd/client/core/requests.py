@@ -122,6 +122,14 @@ def forgive(topic: str, first_seq: int, last_seq: int) -> Request[list[tuple[int
     return of_topic(message, topic, lambda answer: [(int(a), int(b)) for a, b in answer.get("forgiven") or []])
 
 
+def tier_state(topic: str) -> Request[dict[str, Any]]:
+    return of_topic(messages.TierState(topic=topic), topic, dict)
+
+
+def tier_now(topic: str) -> Request[dict[str, Any]]:
+    return of_topic(messages.TierNow(topic=topic), topic, dict)
+
+
 class Page(NamedTuple):
     """Topics of one shard; `next` is the name behind which the next page begins, None at the end."""
 
@@ -251,8 +259,8 @@ def abandon_commit(topic: str, producer_id: int, first_no: int, *, take_back: bo
 # ---- the daemon ----
 
 
-def hello(token: str | None) -> Request[Hello]:
-    message = messages.Hello(version=PROTOCOL_VERSION, client=CLIENT_NAME, token=token)
+def hello(token: str | None, client: str = CLIENT_NAME) -> Request[Hello]:
+    message = messages.Hello(version=PROTOCOL_VERSION, client=client, token=token)
     return of_daemon(message, parse_hello)
 
 

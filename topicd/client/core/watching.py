@@ -217,3 +217,18 @@ class Watching(Generic[F]):
     def shall_yield(self, gap: Gap) -> bool:
         self.told_to = gap.last_seq
         return shall_yield(self._on_gap, gap)
+
+
+class WatchFigures:
+    """What a watch tells of itself, on either face."""
+
+    _watching: Watching[Any]
+
+    @property
+    def told_to(self) -> int:
+        """The reader has heard of a gap up to this seq; 0: of none."""
+        return self._watching.told_to
+
+    def cursors(self) -> dict[str, int]:
+        """The last seq that arrived (not: was iterated), by topic."""
+        return self._watching.cursors()

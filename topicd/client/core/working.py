@@ -98,3 +98,24 @@ class Working(Generic[J]):
 def rows_of(pending: list[tuple[int, int]]) -> bytes:
     pack = LEASED.pack
     return b"".join([pack(seq, lease) for seq, lease in pending])
+
+
+class WorkFigures:
+    """What a stream of jobs tells of itself, on either face."""
+
+    _working: Working[Any]
+    _closed: bool
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def lost(self) -> int:
+        """Jobs finished without waiting for the answer that were not ours any more."""
+        return self._working.lost
+
+    @property
+    def held(self) -> int:
+        """Jobs that are here and not finished, begun or not."""
+        return len(self._working.held)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -168,7 +169,8 @@ class Worker:
 
 @contextmanager
 def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """The first signal stops, the second interrupts."""
+    """The first signal stops, the second interrupts. A thread hears the first: this one may be about to receive, where
+    a handler in Python would have to wait until something comes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -178,15 +180,32 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
         if seen:
             raise KeyboardInterrupt
         seen.append(number)
-        # Not here: the thread that was interrupted may be in the middle of sending.
-        threading.Thread(target=stop, name="topicd stop", daemon=True).start()
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+    others = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+    listener = threading.Thread(target=_listen, args=(ear, others, stop), name="topicd stop", daemon=True)
+    listener.start()
     try:
         yield
     finally:
+        signal.set_wakeup_fd(others)
         for number, handler in before.items():
             signal.signal(number, handler)
+        mouth.close()
+        listener.join()
+        ear.close()
+
+
+def _listen(ear: socket.socket, others: int, stop: Callable[[], None]) -> None:
+    """Each signal is a byte, written the moment it comes, whatever the other threads do."""
+    while numbers := ear.recv(64):
+        if others >= 0:
+            with suppress(OSError):
+                os.write(others, numbers)
+        if not set(numbers).isdisjoint(_SIGNALS):
+            stop()
 
 
 class Crew:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 from typing import Any
 
 from topicd.errors import TopicNotFound
@@ -34,7 +35,9 @@ def known_name(topic: str) -> None:
 
 def echoed(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration as it is told."""
-    return {**config, "durable": config.get("durability") == Durability.FSYNC}
+    schema = config.get("schema")
+    durable = config.get("durability") == Durability.FSYNC
+    return {**config, "schema": schema and json.loads(schema), "durable": durable}
 
 
 @endpoint(

@@ -243,6 +243,7 @@ def test_writes_that_were_never_synced_may_be_damaged(stored: Built) -> None:
     index = part(stored, 101, "idx")
     index.write_bytes(index.read_bytes()[: 10 * 20])  # it is written after the data was synced
     stored.damage_record(part(stored, 101, "data"), b"record 115")
+    stored.wal(create_frame(TOPIC, "orders"), frames(TOPIC, 111, [b"record %d" % n for n in range(111, 123)]))
     done = fsck(stored, "--json")
     assert done.exit_code == 0
     assert "unsynced writes arrived out of order" in findings(done, "note")[0]["what"]
@@ -275,6 +276,28 @@ def test_missing_segments_are_told_unless_metadata_explains_them(stored: Built) 
 def test_segments_that_overlap_are_damage(stored: Built) -> None:
     stored.segment(TOPIC, 95, 6)
     assert "overlaps the segment before it" in [finding["what"] for finding in findings(fsck(stored, "--json"))]
+
+
+def test_a_file_of_the_log_in_the_place_of_data_takes_nothing_from_the_segments_behind_it(stored: Built) -> None:
+    """It may hold records of the topic that belong to later segments."""
+    log = (
+        b"not a frame"
+        + frames(TOPIC, 20, [b"record 20"])
+        + frames(TOPIC, 49, [b"record %d" % n for n in range(49, 80)])
+    )
+    part(stored, 1, "data").write_bytes(log)
+    assert fsck(stored, "--repair").exit_code == 1
+    assert living(stored) == {20, 49, 50, *range(51, 121)}
+
+
+def test_what_a_start_would_take_from_the_log_must_be_there(stored: Built) -> None:
+    """Without an index nobody knows that a bad frame of the newest segment was durable; the log has nothing of it."""
+    part(stored, 101, "idx").unlink()
+    stored.damage_record(part(stored, 101, "data"), b"record 105")
+    (finding,) = findings(fsck(stored, "--json"))
+    assert (finding["first_seq"], finding["last_seq"]) == (105, 120)
+    stored.wal(create_frame(TOPIC, "orders"), frames(TOPIC, 105, [b"record %d" % n for n in range(105, 123)]))
+    assert findings(fsck(stored, "--json")) == []
 
 
 def test_strangers_are_named_and_left_alone(stored: Built) -> None:

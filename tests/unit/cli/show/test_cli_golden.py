@@ -82,6 +82,12 @@ def test_topics_and_consumers(ctl: Ctl, server: FakeServer, width: int) -> None:
         compare_with_golden(f"{name}-{width}", text)
 
 
+def test_tables_of_an_empty_data_directory_say_so(built: Built) -> None:
+    for args in (["segment", "verify"], ["snapshot", "list"]):
+        text = run(*args, "--data-dir", str(built.data.root)).stdout
+        assert text == f"no {args[0]}s\n"
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_tables_of_a_data_directory(built: Built, width: int) -> None:
     built.segment(5, 1, 40, tag=b"t")

@@ -165,3 +165,12 @@ def test_short_writes_lose_nothing() -> None:
     stream = Raw()
     render.write_all(stream, b"all of this")
     assert stream.getvalue() == b"all of this"
+
+
+def test_a_table_without_rows_says_so(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    out = Output(json_mode=False, width=80, color=False)
+    out.table([Column("a")], [])
+    out.table([Column("a")], iter(()), empty="no topics")
+    out.table([Column("a")], [["x"]])
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert lines[:2] == ["none", "no topics"] and lines[-1] == "x"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -105,6 +106,55 @@ def test_a_context_fails_with_the_reason_and_break_releases(run: Run[Any], serve
             await asyncio.sleep(0.002)
 
     run(work)
+
+
+def test_leaving_the_loop_keeps_nobody_else_from_running(run: Run[Any], server: FakeServer) -> None:
+    goes_on, waited = threading.Event(), []
+
+    def slow(request: Request) -> None:
+        if request.op == Op.NACK:
+            waited.append(goes_on.wait(1.5))
+
+    async def work(client: topicd.aio.AsyncClient) -> None:
+        jobs = client.queue("q")
+        await jobs.put_many([b"a", b"b"])
+        async for job in jobs.work(max=2):
+            assert job.data == b"a"
+            break
+        goes_on.set()  # The daemon has not answered yet.
+        stats = await jobs.stats()
+        assert (stats.ready, stats.in_flight) == (2, 0)  # What comes behind it sees that it is given back.
+
+    server.fault = slow
+    run(work)
+    assert waited and all(waited)
+
+
+def test_a_client_that_is_closed_says_first_what_a_loop_left(run: Run[Any], server: FakeServer) -> None:
+    async def work(client: topicd.aio.AsyncClient) -> None:
+        jobs = client.queue("q")
+        await jobs.put_many([b"a", b"b", b"c"])
+        async for job in jobs.work(max=3):
+            await job.done(wait=False)
+            if job.data == b"b":
+                break
+
+    run(work)
+    assert queue_of(server).counts["acked"] == 2 and queue_of(server).deliveries == {1: 1, 2: 1, 3: 0}
+
+
+def test_a_loop_that_ends_with_the_program_is_heard(server: FakeServer) -> None:
+    async def main() -> None:
+        client = await topicd.aio.connect(server.path, timeout=5)
+        jobs = client.queue("q")
+        await jobs.put(b"a")
+        async for _ in jobs.work():
+            raise ValueError("the end")
+
+    with pytest.raises(ValueError, match="the end"):
+        asyncio.run(main())
+    expected = "the loop was left before the job was done" if guard is None else "ValueError: the end"
+    assert queue_of(server).reasons[1] == expected
 
 
 def test_a_body_that_keeps_the_loop_busy_keeps_its_lease(run: Run[Any], server: FakeServer) -> None:

@@ -173,6 +173,18 @@ def test_a_job_as_context_is_done_failed_or_released(client: topicd.Client, serv
     assert (queue.deliveries[2], queue.deliveries[3], queue.deliveries[4]) == (1, 0, 0)
 
 
+@pytest.mark.parametrize("how", ["claim", "work"])
+def test_what_a_job_leads_to_is_stored_before_the_job_is_finished(
+    client: topicd.Client, server: FakeServer, how: str
+) -> None:
+    jobs = client.queue("q")
+    jobs.put(b"a")
+    (job,) = jobs.claim() if how == "claim" else [next(jobs.work())]
+    job.done(then=[("out", [b"x"])])
+    ops = [request.op for request in server.requests if request.op in (Op.APPEND, Op.ACK)]
+    assert ops == [Op.APPEND, Op.APPEND, Op.ACK], "a crash in between would lose it"
+
+
 def test_what_a_job_leads_to_is_stored_once(client: topicd.Client, server: FakeServer) -> None:
     jobs = client.queue("q")
     jobs.put(b"a")

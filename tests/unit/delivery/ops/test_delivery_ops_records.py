@@ -106,3 +106,20 @@ def test_deletes(topic: Topic, line: Line) -> None:
     assert fetch(line, topic.id).datas() == [b"4", b"5"]
     with pytest.raises(TopicNotFound):
         line.ask(Op.DELETE_RECORDS, topic="other", before_seq=3)
+
+
+def test_a_cut_deletes_what_is_newest_and_gives_no_seq_twice(desk: Desk) -> None:
+    topic, line = desk.topic("orders", durability="memory"), desk.line()
+    desk.write(topic, [b"1", b"2", b"3"])
+    later = desk.clock.now_ms()
+    desk.clock.advance(10)
+    desk.write(topic, [b"4", b"5"])
+    assert line.ask(Op.CUT_TOPIC, topic="orders", after_seq=9) == {"deleted": 0, "last_seq": 5}
+    assert line.ask(Op.CUT_TOPIC, topic="orders", after_seq=4) == {"deleted": 1, "last_seq": 4}
+    assert line.ask(Op.CUT_TOPIC, topic="orders", after_ts=later) == {"deleted": 1, "last_seq": 3}
+    assert (topic.seqs.head, topic.contents.count) == (5, 3)
+    assert line.ask(Op.CUT_TOPIC, topic="orders", after_seq=0)["deleted"] == 3
+    assert topic.floors.earliest == 6
+    for wrong in ({}, {"after_seq": 1, "after_ts": 1}):
+        with pytest.raises(InvalidRequest):
+            line.ask(Op.CUT_TOPIC, topic="orders", **wrong)

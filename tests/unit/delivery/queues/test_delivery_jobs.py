@@ -1,53 +1,9 @@
-"""The state of a queue: what changes it, what a snapshot and the log give again."""
+"""The jobs of a queue: what the log makes of them, what a snapshot and the log give again."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from topicd.frames import FrameType
-from topicd.model import TopicConfig
-from topicd.shards.delivery.queues.jobs import Jobs, Past, Stop
-from topicd.shards.delivery.queues.lanes import GroupLimits
-from topicd.shards.delivery.queues.options import Options
-
-NOW = 1_700_000_000_000
-
-
-def make(**config: Any) -> Jobs:
-    return Jobs(TopicConfig.from_fields({"type": "queue", **config}))
-
-
-def change(jobs: Jobs, **body: Any) -> None:
-    jobs.replay(FrameType.LEASE, {"at": NOW, **body}, NOW)
-
-
-def seqs(jobs: Jobs, most: int = 1_000) -> list[int]:
-    picked = jobs.lanes.pick(most, NOW, GroupLimits(0, 0))
-    return [seq for one in picked for seq in range(one.first, one.last + 1)]
-
-
-def options(first: int, count: int = 1, **more: Any) -> Options:
-    made = Options(first, count)
-    for name, value in more.items():
-        setattr(made, name, value)
-    return made
-
-
-def again(jobs: Jobs, visible: int, live: list[tuple[int, int]]) -> Jobs:
-    """As after a restart from a snapshot."""
-    other = make()
-    other.logs_leases = jobs.logs_leases
-    other.restore(jobs.to_snapshot(visible))
-    other.open(live, visible, NOW)
-    return other
-
-
-def test_what_is_live_and_nothing_else_is_ready() -> None:
-    jobs = make()
-    jobs.open([(1, 5), (8, 10)], 10, NOW)
-    assert jobs.ready == 8 and seqs(jobs) == [1, 2, 3, 4, 5, 8, 9, 10]
+from tests.unit.delivery.queues.loose_jobs import NOW, again, change, make, options, seqs
+from topicd.shards.delivery.queues.facts import Kept, Past, Stop
 
 
 def test_every_job_is_in_one_place_also_after_a_restart() -> None:
@@ -135,25 +91,13 @@ def test_a_replaced_job_goes_with_the_one_that_took_its_place() -> None:
     assert again(jobs, 2, [(1, 2)]).ready == 1
 
 
-def test_what_is_known_of_records_that_went_goes_too() -> None:
-    jobs = make()
-    jobs.announce(1, [options(1, 5, group="g")])
-    jobs.open([(1, 10)], 10, NOW)
-    seqs(jobs, 2)
-    jobs.leases.give(1, 1, 1, NOW + 100, b"w", None)
-    change(jobs, back=[[2, 1, NOW, NOW, "", NOW + 50]])
-    jobs.open([(6, 10)], 10, NOW)
-    assert jobs.in_flight == 0 and not jobs.delayed and not jobs.past and jobs.ready == 5
-    assert jobs.lanes.get(4, "g").jobs == 0
-
-
 def test_what_is_done_and_kept_goes_when_it_is_told_to() -> None:
     jobs = make(keep_done_ms=10)
     jobs.open([(1, 5)], 5, NOW)
     change(jobs, done=[1, 3], keep=True)
     assert jobs.kept_count == 3
     change(jobs, gone=[1, 2])
-    assert list(jobs.kept) == [(NOW, 3, 3)] and jobs.kept_count == 1
+    assert list(jobs.kept) == [Kept(NOW, 3, 3)] and jobs.kept_count == 1
 
 
 def test_totals_never_go_back() -> None:
@@ -161,28 +105,6 @@ def test_totals_never_go_back() -> None:
     change(jobs, totals=[5, 1, 0, 0, 0])
     change(jobs, totals=[4, 2, 0, 0, 0])
     assert jobs.totals[:2] == (5, 2)
-
-
-def test_an_end_that_was_not_stored_leaves_the_job_held() -> None:
-    jobs = make()
-    jobs.open([(1, 1)], 1, NOW)
-    seqs(jobs)
-    jobs.leases.give(1, 1, 9, NOW + 100, b"w", None)
-    jobs.begin_end(1)
-    assert not jobs.leases.is_held(1, 9, b"") and jobs.in_flight == 1
-    jobs.end_failed(1)
-    assert jobs.leases.is_held(1, 9, b"") and jobs.in_flight == 1
-
-
-def test_a_delayed_job_is_ready_at_its_time() -> None:
-    jobs = make()
-    jobs.announce(1, [options(1, ready_at=NOW + 5)])
-    jobs.open([(1, 1)], 1, NOW)
-    assert jobs.next_ready == NOW + 5
-    jobs.wake_delayed(NOW + 4)
-    assert jobs.ready == 0
-    jobs.wake_delayed(NOW + 5)
-    assert jobs.ready == 1 and jobs.next_ready is None
 
 
 def test_another_time_for_a_job_that_waits() -> None:
@@ -193,18 +115,3 @@ def test_another_time_for_a_job_that_waits() -> None:
     change(jobs, sched=[[1, NOW + 50]])
     jobs.wake_delayed(NOW + 49)
     assert jobs.delayed == {1: NOW + 50}
-
-
-def test_figures_are_its_counters() -> None:
-    jobs = make()
-    jobs.open([(1, 3)], 3, NOW)
-    assert jobs.figures(3, 1) == (3, 0, 0, 0, 0)
-
-
-@pytest.mark.parametrize("count", [1_000_000])
-def test_a_million_plain_jobs_are_one_run(count: int) -> None:
-    jobs = make()
-    jobs.open([], 0, NOW)
-    jobs.catch_up(count, NOW)
-    assert jobs.ready == count and len(jobs.lanes.plain.fresh) == 1
-    assert len(jobs.to_snapshot(count)["placed"]) == 0

@@ -9,7 +9,8 @@ import msgpack
 from tests.unit.delivery.kit import make_topic, stamped
 from topicd.frames import core
 from topicd.limits import MAX_DATA_AND_META
-from topicd.shards.delivery.queues.jobs import Jobs, Past
+from topicd.shards.delivery.queues.facts import Past
+from topicd.shards.delivery.queues.jobs import Jobs
 from topicd.shards.delivery.queues.letters import letter, origin, returned
 from topicd.shards.delivery.queues.options import Options
 

@@ -64,6 +64,7 @@ def test_a_full_destination_is_filled_and_then_waits(routed: Desk) -> None:
 
 
 def test_a_write_that_fails_is_made_again(routed: Desk) -> None:
+    routed.topic("audit", durability="fsync")  # more than its source promises: it is logged
     orders, _ = pair(routed)
     routed.append(orders, [b"one"])
     routed.parts.turn.end()

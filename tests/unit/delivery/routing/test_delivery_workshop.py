@@ -8,6 +8,7 @@ from topicd.ipc.protocol.messages import Op
 
 
 def test_what_was_passed_over_is_noted_now_and_then(routed: Desk) -> None:
+    routed.write(routed.topic("b"), [b"direct"])  # so it is logged
     make_router(routed, "r", "a", "b", filter="x")
     routed.write(routed.parts.catalog.get("a"), [b"1", b"2"])
     shop, dest = routed.parts.routing.shop, routed.parts.catalog.get("b")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from topicd.frames import FrameType
 from topicd.limits import LASTING, ROUTED, SCATTERED
-from topicd.shards.delivery.topic.inflows import Inflow, Inflows, is_routed
+from topicd.shards.delivery.topic.inflows import Inflow, Inflows, Mark, is_routed
 
 
 def flows() -> Inflows:
     made = Inflows()
-    made.routers[3] = Inflow(10)
+    made.routers[3] = Inflow(10, why="others write to it")
     return made
 
 
@@ -59,3 +59,46 @@ def test_what_was_passed_over_and_holes_come_back() -> None:
     assert state(again) == (12, 6)
     again.replay(FrameType.ROUTED, {"router": 3, "ended": True}, 0)
     assert len(again) == 0
+
+
+def derived() -> Inflows:
+    made = Inflows()
+    made.routers[3] = Inflow(10, why="")
+    made.derived, made.mark = 3, Mark(0, 10, 0)
+    return made
+
+
+def test_a_mark_moves_when_segments_have_what_was_planned() -> None:
+    made = derived()
+    made.begin(3, 15, 4)
+    made.stored(ROUTED + 3)
+    made.plan(4)
+    made.reached(3, 77)
+    assert made.mark == (0, 10, 0)
+    made.reached(4, 78)
+    assert (made.mark, made.last_ts) == ((4, 15, 4), 78)
+
+
+def test_a_start_goes_on_from_the_mark_and_skips_what_segments_have() -> None:
+    made, again = derived(), Inflows()
+    made.mark = Mark(4, 15, 4)
+    again.restore(made.to_snapshot(9))
+    again.replay(FrameType.ROUTED, {"router": 3, "cursor": 12, "total": 2, "mark": 2}, 0)  # older
+    again.resume(6, 50)
+    assert (state(again), again.skip, again.remaking, again.last_ts) == ((15, 6), 2, True, 50)
+
+
+def test_no_mark_is_made_before_all_is_there_again() -> None:
+    made = derived()
+    made.remaking = True
+    made.plan(9)
+    made.reached(9, 1)
+    assert made.mark == (0, 10, 0)
+
+
+def test_once_logged_it_stays_so() -> None:
+    made = derived()
+    made.replay(FrameType.ROUTED, {"router": 3, "cursor": 20, "total": 6, "logged": "others write to it"}, 0)
+    again = Inflows()
+    again.restore(made.to_snapshot(6))
+    assert (again.derived, again.remaking, again.routers[3].why) == (None, False, "others write to it")

@@ -62,6 +62,16 @@ def test_a_large_wasteland_is_searched_in_no_time() -> None:
     assert next_frame(view, 0, 7) == next_frame(view, 0, None) == 3 * MAX_FRAME
 
 
+@pytest.mark.parametrize("before", range(1, 12))
+def test_seqs_of_the_next_segment_are_not_taken(before: int) -> None:
+    data = frames(7, 1, 6) + b"junk" + frames(7, 8, 3)
+    found = reindex(memoryview(data), 1, 7, None, before)
+    assert entry_count(found.entries) < before
+    whole = reindex(memoryview(data), 1, 7, None)
+    assert whole.entries.startswith(found.entries)
+    assert found.end + found.bad_tail == len(data)
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_an_index_of_anything_tiles_and_serves_only_what_was_written(seed: int) -> None:
     """Frames taken out, bytes overwritten, cut out, put in: entries tile, and believed ones are true frames."""

@@ -1,0 +1,197 @@
+"""`make bench ONLY=tier`: what packing saves, and what history costs when it is packed in the cold directory.
+
+A topic of JSON log lines (10,000,000; 40,000 with QUICK=1). Ratios from its segments; rate of reading all of it through
+the daemon, plain on the fast disk and packed in the cold directory; single records of packed segments; append and push
+while the cold directory answers and while it does not (a pipe that nobody writes to stands for a silent disk).
+
+Bars: history 0.5 of plain; single record p50 300 µs, warm; append and push p99 1.1 of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import topicd
+from benchmarks import procs
+from benchmarks.peers.base import socket_dir, until_up
+from topicd.disk.fs import RealFs
+from topicd.errors import TopicdError
+from topicd.paths import DataDir
+from topicd.shards.storage.segment.index import offset_at
+from topicd.shards.storage.segment.load import load_segments
+from topicd.shards.storage.segment.packed import pack
+from topicd.shards.storage.segment.places import resolve
+from topicd.shards.storage.segment.words import Words
+
+TOPIC = "logs"
+_SERVICES = ("gateway", "orders", "billing", "search", "auth")
+_PATHS = ("/v1/orders", "/v1/orders/{}", "/v1/users/{}/cart", "/v1/search", "/healthz", "/v1/payments/{}")
+_AGENTS = ("Mozilla/5.0 (X11; Linux x86_64)", "okhttp/4.12", "python-httpx/0.27", "curl/8.5")
+LEVEL = 3
+
+
+def lines(count: int) -> Iterator[bytes]:
+    chance, now = random.Random(17), 1_760_000_000_000
+    for number in range(count):
+        now += chance.randrange(5)
+        yield json.dumps(
+            {
+                "ts": now,
+                "level": chance.choices(("info", "warn", "error"), (95, 4, 1))[0],
+                "service": chance.choice(_SERVICES),
+                "trace": f"{chance.getrandbits(64):016x}",
+                "method": chance.choice(("GET", "GET", "GET", "POST")),
+                "path": chance.choice(_PATHS).format(chance.randrange(1_000_000)),
+                "status": chance.choices((200, 201, 304, 404, 500), (80, 8, 6, 5, 1))[0],
+                "ms": round(chance.expovariate(0.05), 3),
+                "ip": f"10.{chance.randrange(256)}.{chance.randrange(256)}.{chance.randrange(256)}",
+                "agent": chance.choice(_AGENTS),
+                "n": number,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+
+def ratios(data: DataDir, topic_id: int) -> str:
+    """Of the sealed segments, as many as a minute allows."""
+    fs, directory, words = RealFs(), data.topic(topic_id), Words()
+    plain = packed = with_words = 0
+    until = time.monotonic() + 60
+    for info in load_segments(fs, directory).segments:
+        if not info.sealed or time.monotonic() > until:
+            continue
+        place = resolve(directory, info.first_seq)
+        view, index = place.load(fs, "data").view, place.read_index(fs)
+        ends = [offset_at(index, n) for n in range(1, info.count + 1)]
+        plain += len(view)
+        packed += pack(view, ends, info.first_seq, LEVEL).size
+        with_words += words.pack(view, ends, info, LEVEL, pack).size
+    return (
+        f"bytes: plain {plain}, zstd {packed} (1:{plain / packed:.2f}), "
+        f"zstd with a dictionary where it pays {with_words} (1:{plain / with_words:.2f})"
+    )
+
+
+def read_rate(client: topicd.Client) -> float:
+    at, found, began = 0, 0, time.monotonic()
+    while True:
+        batch = client.fetch(TOPIC, at, limit=10_000, max_bytes=8 << 20)
+        found += len(batch.records)
+        at = batch.next_from_seq
+        if batch.caught_up:
+            return found / (time.monotonic() - began)
+
+
+def quantile(took: Sequence[float], share: float) -> float:
+    return sorted(took)[min(int(len(took) * share), len(took) - 1)] * 1e6
+
+
+def single(client: topicd.Client, seqs: Sequence[int]) -> list[float]:
+    took = []
+    for seq in seqs:
+        began = time.monotonic()
+        client.fetch(TOPIC, seq - 1, limit=1)
+        took.append(time.monotonic() - began)
+    return took
+
+
+def live(client: topicd.Client, seconds: float) -> tuple[float, float]:
+    """p99 of an append and of its push, µs."""
+    appended, pushed = [], []
+    client.configure("live", hot_retain_segments=0)
+    with client.watch("live") as watch:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            began = time.monotonic()
+            client.publish("live", b"x" * 100)
+            appended.append(time.monotonic() - began)
+            next(watch)
+            pushed.append(time.monotonic() - began)
+    return quantile(appended, 0.99), quantile(pushed, 0.99)
+
+
+def settle(client: topicd.Client) -> None:
+    client.tier_now(TOPIC)
+    while (row := client.tier_state(TOPIC))["waiting"]:
+        if row["trouble"]:
+            raise SystemExit(row["trouble"])
+        time.sleep(0.2)
+
+
+def silence(cold: Path, run_dir: Path) -> Path:
+    """From now on the oldest cold segment cannot be opened, and somebody waits for it."""
+    path = min(cold.glob("topics/*/seg-*"))
+    kept = path.with_suffix(".kept")
+    path.rename(kept)
+    os.mkfifo(path)
+
+    def ask() -> None:
+        with suppress(TopicdError), topicd.connect(run_dir, timeout=120) as client:
+            client.fetch(TOPIC, 0, limit=1)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return path
+
+
+def main(work_dir: Path, records: int, seconds: float) -> int:
+    run_dir, cold = socket_dir(), work_dir / "cold"
+    cold.mkdir()
+    argv = [sys.executable, "-m", "topicd", f"--data-dir={work_dir / 'data'}", f"--run-dir={run_dir}"]
+    argv += ["--delivery-shards=1", f"--cold-dir={cold}", "--compress=zstd", "--cold-rate-bytes=0"]
+    process = procs.start_server(argv, work_dir / "topicd.log")
+    try:
+        until_up(lambda: topicd.connect(run_dir, timeout=60).close(), "topicd", lambda: process.poll() is None)
+        with topicd.connect(run_dir, timeout=120) as client:
+            client.configure(TOPIC, hot_retain_segments=0, hot_retain_bytes=0)
+            with client.producer() as producer:
+                for line in lines(records):
+                    producer.send(TOPIC, line)
+            time.sleep(3)  # a checkpoint
+            print(ratios(DataDir(work_dir / "data"), client.state(TOPIC).topic_id), flush=True)
+            plain = max(read_rate(client) for _ in range(3))
+            client.configure(TOPIC, hot_retain_segments=1)
+            began = time.monotonic()
+            settle(client)
+            row = client.tier_state(TOPIC)
+            print(f"moved {row['segments']['cold_packed']} segments in {time.monotonic() - began:.1f} s", flush=True)
+            packed = max(read_rate(client) for _ in range(3))
+            print(
+                f"history: plain {plain:,.0f} records/s, cold and packed {packed:,.0f} ({packed / plain:.2f}, bar 0.5)"
+            )
+            chance = random.Random(3)
+            few = [chance.randrange(1, row["cold_through_seq"] + 1) for _ in range(200)]
+            single(client, few)
+            warm = single(client, few * 5)
+            any_of_all = single(client, [chance.randrange(1, row["cold_through_seq"] + 1) for _ in range(1_000)])
+            p50, everywhere = quantile(warm, 0.5), quantile(any_of_all, 0.5)
+            print(f"single record p50: {p50:.0f} µs warm (bar 300), {everywhere:.0f} µs anywhere")
+            before = live(client, seconds)
+        procs.stop(process)
+        process = procs.start_server(argv, work_dir / "topicd.log")
+        until_up(lambda: topicd.connect(run_dir, timeout=60).close(), "topicd", lambda: process.poll() is None)
+        silence(cold, run_dir)
+        with topicd.connect(run_dir, timeout=120) as client:
+            after = live(client, seconds)
+        for name, was, now in zip(("append", "push"), before, after, strict=True):
+            print(f"{name} p99: {was:.0f} µs, {now:.0f} µs beside a silent cold directory ({now / was:.2f}, bar 1.1)")
+    finally:
+        procs.stop(process)
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as place:
+        sys.exit(main(Path(place), 40_000 if given.quick else 10_000_000, 4.0 if given.quick else 30.0))

@@ -1,0 +1,95 @@
+"""A restore to a time or a seq, and of some topics only. Promise: afterwards a topic has no record behind that point,
+and every one up to it that was not deleted, acknowledged or evicted before the backup was made. Seqs are not given out
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from topicd.backup.shelf import Shelf, Shelved
+from topicd.cli.backups.private import PrivateDaemon
+from topicd.cli.exits import CliError, Exit
+from topicd.cli.groups import did_you_mean
+from topicd.cli.show.human import local_time
+from topicd.cli.show.progress import Bar
+from topicd.client.blocking.client import Client
+from topicd.limits import ROUTERS
+
+# Definitions of routers are as they were in the backup; a stage that nobody has decided about is nobody's record yet.
+_LEFT_ALONE = (ROUTERS, "topicd.stage.")
+_INTERNAL = "topicd."
+
+
+class Until(NamedTuple):
+    """Where history ends."""
+
+    ms: int | None = None
+    seq: int | None = None
+
+    @classmethod
+    def of(cls, place: int | str | datetime | None, topics: Sequence[str]) -> Until | None:
+        if place is None:
+            return None
+        if isinstance(place, datetime):
+            return cls(ms=round(place.timestamp() * 1000))
+        if isinstance(place, str):
+            raise CliError(f"--until takes a time or a seq, not {place}", Exit.USAGE)
+        if len(topics) != 1:
+            raise CliError("a seq counts within one topic: name it with --topic", Exit.USAGE)
+        return cls(seq=place)
+
+
+def choose_until(shelf: Shelf, until: Until) -> Shelved:
+    """The first backup behind that time: what was deleted later is still in it."""
+    whole = [one for one in shelf.list() if one.manifest is not None]
+    if not whole:
+        raise CliError(f"there is no backup in {shelf.root}", Exit.NOT_FOUND, "`topicctl backup create` makes one")
+    if until.ms is None:
+        return whole[-1]
+    for one in whole:
+        if one.manifest is not None and one.manifest.cut_ms >= until.ms:
+            return one
+    newest = whole[-1].manifest
+    told = local_time(newest.cut_ms if newest is not None else None)
+    raise CliError(f"the newest backup is of {told}: what came later is in none", Exit.NOT_FOUND)
+
+
+def check_reaches(one: Shelved, until: Until) -> None:
+    if one.manifest is not None and until.ms is not None and one.manifest.cut_ms < until.ms:
+        told = local_time(one.manifest.cut_ms)
+        raise CliError(f"{one.id} is of {told}: what came later is not in it", Exit.REFUSED)
+
+
+def cut(data: Path, until: Until | None, topics: Sequence[str]) -> dict[str, Any]:
+    """The directory as it shall be: other topics are deleted, newer records too."""
+    with PrivateDaemon(data) as client, client:
+        there = {row.topic: row for row in client.topics(internal=True)}
+        for name in topics:
+            if name not in there:
+                raise CliError(f"the backup has no topic {name}{did_you_mean(name, list(there))}", Exit.NOT_FOUND)
+        if topics:
+            _keep_only(client, set(topics), list(there))
+        chosen = list(topics) or [name for name in there if not name.startswith(_LEFT_ALONE)]
+        if until is None:
+            return {"topics": len(chosen), "deleted": 0, "queues": [], "routers": []}
+        deleted = 0
+        with Bar("cut", len(chosen), "topics") as bar:
+            for name in chosen:
+                deleted += client.cut(name, after_seq=until.seq, after_ts=until.ms)
+                bar.advance(1)
+        routers = [router.router for router in client.routers.list() if router.dest in chosen]
+        queues = [name for name in chosen if there[name].type == "queue"]
+        return {"topics": len(chosen), "deleted": deleted, "queues": queues, "routers": routers}
+
+
+def _keep_only(client: Client, wanted: set[str], there: list[str]) -> None:
+    for router in list(client.routers.list()):
+        if not {router.source, router.dest} <= wanted:
+            client.routers.delete(router.router)
+    for name in there:
+        if name not in wanted and not name.startswith(_INTERNAL):
+            client.delete_topic(name)

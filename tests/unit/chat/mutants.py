@@ -1,0 +1,97 @@
+"""Safeguards of the chat store, each taken away; tests/mutants.py runs them."""
+
+from __future__ import annotations
+
+MUTANTS = [
+    # (name, file, old, new, the test that minds)
+    (
+        "chat: a batch without the seq of its last entry",
+        "shards/chat/changes.py",
+        "        self.put(DEFAULT, keys.APPLIED, keys.u64(topic_id) + keys.u64(seq))\n",
+        "",
+        "test_chat_store.py",
+    ),
+    (
+        "chat: answered before it is applied",
+        "shards/chat/writer.py",
+        "        applied = self._view.apply([(seq, item.entry) for seq, item in ready])\n",
+        "        for _, item in ready:\n"
+        "            self._answer(item, [True] * len(item.entry.operations))\n"
+        "        await asyncio.sleep(0)\n"
+        "        applied = self._view.apply([(seq, item.entry) for seq, item in ready])\n",
+        "test_chat_writer.py",
+    ),
+    (
+        "chat: an entry whose answer was lost is passed over",
+        "shards/chat/writer.py",
+        "            await self._fetch(ready[0][0] - 1)\n",
+        "            self._view.applied = ready[0][0] - 1\n",
+        "test_chat_writer.py",
+    ),
+    (
+        "chat: the log forgets before the base is there",
+        "shards/chat/shard.py",
+        "            checking.put_base(service.store, self._where, seq)\n        await service.log.forget(seq + 1)\n",
+        "            await service.log.forget(seq + 1)\n"
+        "            checking.put_base(service.store, self._where, seq)\n",
+        "test_chat_writer.py",
+    ),
+    (
+        "chat: a removal does not beat an addition at the same time",
+        "shards/chat/members.py",
+        "return self.removed_at < self.added_at",
+        "return self.removed_at <= self.added_at",
+        "test_chat_members.py",
+    ),
+    (
+        "chat: an old addition takes a later removal back",
+        "shards/chat/members.py",
+        "max(one.removed_at, other.removed_at))",
+        "other.removed_at if other.added_at else max(one.removed_at, other.removed_at))",
+        "test_chat_members.py",
+    ),
+    (
+        "chat: an id that is known is stored again",
+        "shards/chat/messages.py",
+        "    if changes.get(SEEN_MSG, message.msg_id) is not None:\n"
+        '        return Stored(message.msg_id, 0, "")\n'
+        "    meta =",
+        "    meta =",
+        "test_chat_store.py",
+    ),
+    (
+        "chat: what is at or below the cutoff is taken in",
+        "shards/chat/messages.py",
+        "    if hlc.physical_ms(message.stamp) <= cutoff_ms:\n        raise Conflict",
+        "    if hlc.physical_ms(message.stamp) < cutoff_ms:\n        raise Conflict",
+        "test_chat_digests.py",
+    ),
+    (
+        "chat: what is written while a digest is made is not counted",
+        "shards/chat/digests.py",
+        "                self._noted[domain] += changes\n",
+        "                pass\n",
+        "test_chat_digests.py",
+    ),
+    (
+        "chat: an entry that cannot be read stops everything",
+        "shards/chat/operations.py",
+        "        return Unreadable(exc.message)\n",
+        "        raise\n",
+        "test_chat_unreadable.py",
+    ),
+    (
+        "chat: an entry that is passed over is noted nowhere",
+        "shards/chat/view.py",
+        "        changes.put(DEFAULT, keys.UNREADABLE, msgpack.packb([count, seq, why[:_WHY_MAX]]))\n",
+        "",
+        "test_chat_unreadable.py",
+    ),
+    (
+        "chat: half of an entry that breaks is kept",
+        "shards/chat/view.py",
+        "            self.reload()\n            why =",
+        "            why =",
+        "test_chat_unreadable.py",
+    ),
+]
