@@ -78,13 +78,6 @@ MUTANTS = [
         pytest("tests/process/web/test_http_listeners.py"),
     # ---- routers ----
     Mutant(
-        "derived: the word that copies are logged stands before them",
-        "shards/delivery/writing/log.py",
-        "        parts.append(control_frame(",
-        "        parts.insert(0, control_frame(",
-        router_sweep("write directly"),
-    ),
-    Mutant(
         "derived: copies that no segment has are not logged with the first direct write",
         "shards/delivery/writing/log.py",
         "            parts += pieces(blob.view(), blob.offsets, self._place.piece_bytes)\n",

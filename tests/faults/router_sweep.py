@@ -106,7 +106,8 @@ def _copy(play: Play) -> None:
         play.write(4)
         play.machine.checkpoint()
         if n == 1:
-            play.machine.snapshot()
+            play.write(1)
+            play.machine.snapshot()  # with a copy that no segment has
         play.machine.tick()
     play.write(2)
 
@@ -243,7 +244,17 @@ class Case(NamedTuple):
 
 
 def run_case(case: Case) -> list[str]:
-    """Problems; empty when every promise held."""
+    """Problems; empty when every promise held. On a busy machine the thread that fills new files of the log may be
+    late: then once more."""
+    found: list[str] = []
+    for _ in range(3):
+        found = _run_case(case)
+        if not any("never comes to rest" in line for line in found):
+            break
+    return found
+
+
+def _run_case(case: Case) -> list[str]:
     play = Play(case.scene).prepare()
     try:
         if case.kind == "fail":
