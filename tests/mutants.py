@@ -76,6 +76,7 @@ MUTANTS = [
         "        if given is not None:\n            host",
         "        if False:\n            host",
         pytest("tests/process/web/test_http_listeners.py"),
+    ),
     # ---- routers ----
     Mutant(
         "derived: copies that no segment has are not logged with the first direct write",
