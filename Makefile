@@ -60,10 +60,11 @@ run: $(RUNS)
 
 # Two files of tests at a time: most of them wait for processes and disks. In three parts, so that no process of pytest holds what all of them held.
 TOGETHER := $(BIN)/python -m pytest -n 2 --dist loadfile
-test: setup java
+test: setup java chromium
 	$(TOGETHER) tests/unit tests/faults tests/contract tests/model tests/corrupt tests/crash tests/scale tests/support
 	$(TOGETHER) tests/process tests/docs
 	$(TOGETHER) tests/spark
+	$(BIN)/python -m pytest tests/browser
 
 # Spark runs on Java: Debian's, where there is none and it may be installed. Tests say what they could not do without; in CI they fail.
 java:
@@ -72,6 +73,20 @@ java:
 		  echo "installing Java for the Spark tests"; export DEBIAN_FRONTEND=noninteractive; \
 		  apt-get install -y -qq default-jre-headless >/dev/null || { apt-get update -qq && apt-get install -y -qq default-jre-headless >/dev/null; } || \
 		  echo "Java could not be installed: Spark tests cannot run" >&2; }
+
+# The dashboard is tried in Debian's Chromium, which is installed where it may be. Without it its tests fail and say so.
+.PHONY: chromium screenshots
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null || { echo "no Chromium, and this user may not install it: apt-get install chromium" >&2; exit 0; }; \
+		  echo "installing Chromium for the tests of the dashboard"; export DEBIAN_FRONTEND=noninteractive; \
+		  apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null || \
+		  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+		  echo "Chromium could not be installed: apt-get install chromium" >&2; }
+
+# Every view of the dashboard, light and dark, into docs/images.
+screenshots: setup chromium
+	$(BIN)/python -m tests.browser.screenshots
 
 # Under a minute: what to run before each commit.
 quick: setup lint

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 
-from topicd import paths
+from topicd import paths, telemetry
 from topicd.ipc import shm, slots
 
 PAYLOAD_MAX = 16 * 1024  # a delivery shard's lists of topics, consumers and routers, all names of full length, take 8
@@ -37,13 +37,14 @@ class StatsPage:
         return cls(slots.Slots.attach(name, instance, shm.RegionKind.STATS), process)
 
     def publish(self, values: dict[str, Any]) -> None:
-        """Replace the page. values: numbers or lists of numbers; pid, name, state and heartbeat are added.
+        """Replace the page. values: numbers or lists of them; pid, name, state, heartbeat and warnings are added.
         FormatError if the page would exceed PAYLOAD_MAX bytes."""
         body = {
             "pid": self._pid,
             "name": self._process,
             "state": self.state,
             "heartbeat": time.monotonic(),
+            "warnings": telemetry.recent(),
             **values,
         }
         self._page.write(msgpack.packb(body, use_bin_type=True))

@@ -701,6 +701,35 @@ MUTANTS = [
         "            if True:\n",
         pytest("tests/faults/test_recovery.py"),
     ),
+    # ---- the dashboard ----
+    Mutant(
+        "dashboard: names are told to somebody without a token",
+        "topicd/gateway/api/dashboard.py",
+        "whole if reads else bare",
+        "whole",
+        pytest("tests/process/web/test_http_dashboard.py::test_without_a_token_there_are_figures_and_no_names"),
+    ),
+    Mutant(
+        "dashboard: the supervisor is asked for nobody",
+        "topicd/gateway/dashboard/pulse.py",
+        "            if not self._pages and self._end is not None:\n",
+        "            if False and self._end is not None:\n",
+        pytest("tests/unit/gateway/test_gateway_dashboard.py"),
+    ),
+    Mutant(
+        "dashboard: a search without an end",
+        "topicd/gateway/dashboard/scan.py",
+        "return self.looked >= SCAN or self._bytes >= BYTES or time.monotonic() > self._ends",
+        "return False",
+        pytest("tests/process/web/test_http_dashboard.py::test_a_search_says_how_far_it_looked"),
+    ),
+    Mutant(
+        "queue: a waiting job is handed out while its end is on the way to the log",
+        "shards/delivery/queues/steering.py",
+        "before = [(seq, jobs.withdraw(seq)) for seq in seqs]",
+        "before = [(seq, 0) for seq in seqs]",
+        pytest("tests/unit/delivery/queues/test_delivery_steering.py"),
+    ),
 ]
 
 # The chat store's and the file channel's stand beside their tests.

@@ -147,6 +147,13 @@ class Settings:
     http_tls: bool = _setting("flag", False, "HTTP over TLS on the port, with tls_cert and tls_key")
     http_open: bool = _setting("flag", False, "serve HTTP beyond this machine also without tokens_file")
     http_health_needs_key: bool = _setting("flag", False, "health and readiness over HTTP need a token, too")
+    dashboard_guests: str = _live(
+        "choice",
+        "figures",
+        "what the dashboard shows to somebody without a token, where tokens exist: nothing, rates and processes, or "
+        "topics and records, too",
+        choices=("none", "figures", "read"),
+    )
     http_origins: str = _setting("text", "", "origins whose web pages may use HTTP, comma-separated; empty: none")
     max_inflight_per_key: int = _live(
         "count", 1_000, "HTTP requests under way per token; 0: no limit", low=0, high=NO_LIMIT
@@ -289,6 +296,8 @@ class Settings:
             raise ConfigError("chat needs the packages of the extra `chat`: pip install 'topicd[chat]'")
         if self.http and self.http_tls and not (self.tls_cert and self.tls_key):
             raise ConfigError("http_tls needs tls_cert and tls_key")
+        if self.dashboard_guests != "figures" and not (self.http and self.tokens_file):
+            raise ConfigError("dashboard_guests needs http and tokens_file: without tokens everybody may do everything")
         if self.cold_dir and Path(self.cold_dir).is_relative_to(self.data_dir):
             raise ConfigError(f"cold_dir {self.cold_dir} must be another directory than data_dir, and not inside it")
         if self.data_dir == self.run_dir:

@@ -62,6 +62,7 @@ DELIVERY = {
     "sessions": Metric("connections", "gauge", "open client connections"),
     "appends": Metric("appends_total", "counter", "batches stored"),
     "records": Metric("records_total", "counter", "records stored"),
+    "delivered": Metric("delivered_total", "counter", "records given to readers, subscribers and workers"),
     "consumers": Metric("consumers", "gauge", "named consumers of its topics"),
     "consumer_lag": Metric("consumers_lag_records", "gauge", "records that they have not acknowledged, together"),
     "forwarded": Metric("forwarded_total", "counter", "of these, copies that routers have made"),
@@ -70,6 +71,7 @@ DELIVERY = {
     "routers_waiting": Metric("routers_waiting", "gauge", "of these, those that stand still; router_waiting says why"),
     "router_lag": Metric("routers_lag_records", "gauge", "records that they have not looked at yet, together"),
     "queues": Metric("queues", "gauge", "queues that were used since its start"),
+    "queues_stopped": Metric("queues_stopped", "gauge", "queues that are paused or draining"),
     "jobs_ready": Metric("jobs_ready", "gauge", "jobs of these that could be claimed"),
     "jobs_in_flight": Metric("jobs_in_flight", "gauge", "jobs of these that somebody holds"),
     "jobs_delayed": Metric("jobs_delayed", "gauge", "jobs of these that wait for a time"),
@@ -149,6 +151,7 @@ CHAT = {
 BY_KIND = {"wal": WAL, "dlv": DELIVERY, "chat": CHAT}
 RING_USED = Metric("ring_used_bytes", "gauge", "bytes the WAL shard has not written yet")
 SYNC_SECONDS = Metric("wal_sync_seconds", "histogram", "how long fdatasync took")
+APPEND_SECONDS = Metric("append_seconds", "histogram", "how long appends were on their way through the log, sampled")
 SAVE_SECONDS = Metric("store_save_duration_seconds", "histogram", "how long it took to save a channel's metadata")
 SAVES = Metric("store_saves_total", "counter", "saves of a channel's metadata, by result")
 # In the order in which a page of a delivery shard lists them behind the name.
@@ -191,6 +194,7 @@ METRICS = (
     *ROUTER,
     ROUTER_WAITING,
     SYNC_SECONDS,
+    APPEND_SECONDS,
     SAVES,
     SAVE_SECONDS,
 )
@@ -212,6 +216,7 @@ def render(status: dict[str, Any]) -> str:
     lines += _families(series for process in processes for series in _topics(process))
     lines += _families(series for process in processes for series in _consumers(process))
     lines += _histograms(processes, SYNC_SECONDS, SYNC_BOUNDS_S, "sync_histogram", "sync_seconds_total")
+    lines += _histograms(processes, APPEND_SECONDS, SYNC_BOUNDS_S, "append_histogram", "append_seconds_total")
     lines += _families(series for process in processes for series in _saves(process))
     lines += _histograms(processes, SAVE_SECONDS, SAVE_BOUNDS_S, "store_save_histogram", "store_save_seconds")
     lines += _families(series for process in processes for series in _routers(process))

@@ -10,10 +10,13 @@ import logging
 import os
 import sys
 import time
+from collections import deque
 from typing import Any
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+KEPT = 4  # warnings that a process remembers: they stand on its stats page
+KEPT_CHARS = 200
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -23,8 +26,28 @@ def setup(process: str, level: str = "info", format: str = "text") -> None:
     journal = on_journal()
     handler.setFormatter(JsonFormatter(process, journal) if format == "json" else TextFormatter(process, journal))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler, _RECENT]
     set_level(level)
+
+
+def recent() -> list[list[Any]]:
+    """The last warnings and errors of this process, oldest first: ms, level, text."""
+    return list(_RECENT.rows)
+
+
+class _Recent(logging.Handler):
+    """Keeps what an operator may have missed: the last KEPT warnings, each cut to KEPT_CHARS."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.rows: deque[list[Any]] = deque(maxlen=KEPT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        pairs = (f"{key}={_quoted(value)}" for key, value in facts(record).items())
+        text = " ".join([record.getMessage(), *pairs])
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+        self.rows.append([int(record.created * 1000), record.levelname.lower(), text[:KEPT_CHARS]])
 
 
 def set_level(level: str) -> None:
@@ -98,3 +121,6 @@ def _quoted(value: Any) -> str:
     import json
 
     return json.dumps(text, ensure_ascii=False)
+
+
+_RECENT = _Recent()

@@ -135,6 +135,10 @@ class TokenFile:
             raise FormatError(f"token file {path} must hold [[token]] tables and nothing else")
         return cls([_parse(path, number, row) for number, row in enumerate(rows, 1)])
 
+    def expiries(self) -> list[tuple[str, int]]:
+        """Of those that end: name, ms."""
+        return [(token.rights.name, token.expires_ms) for token in self._tokens if token.expires_ms is not None]
+
     def knows(self, digest: bytes, now_ms: int) -> bool:
         """Does a connection that was let in with this one stay?"""
         import hmac

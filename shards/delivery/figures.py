@@ -12,6 +12,7 @@ from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.laggards import Laggards
 from topicd.shards.delivery.load import Load
 from topicd.shards.delivery.queues.queues import Queues
+from topicd.shards.delivery.reading.reading import Reader
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.reading.subscriptions import Pushing
 from topicd.shards.delivery.ready import effective_priority
@@ -42,6 +43,7 @@ class Figures:
         pushing: Pushing,
         tallies: Tallies,
         shop: Workshop,
+        reader: Reader,
         backup_hold: BackupHold,
         laggards: Laggards,
         tiering: Tiering,
@@ -59,6 +61,7 @@ class Figures:
         self._pushing = pushing
         self._tallies = tallies
         self._shop = shop
+        self._reader = reader
         self._backup_hold = backup_hold
         self._laggards = laggards
         self._tiering = tiering
@@ -68,12 +71,15 @@ class Figures:
             "topics": len(self._catalog.by_name),
             "sessions": self._connections.clients,
             **self._counters.page(),
+            "delivered": self._reader.delivered,
             **self._load.page(),
             "lagging": len(self._pushing.lagging),
             "cut_off": self._connections.cut_off,
             "top_topics": [self._row(topic) for topic in self._survey.top if topic.live],
             "in_flight_bytes": sum(outlet.in_flight_bytes for outlet in self._outlets),
             "ring_backlog_bytes": sum(outlet.backlog_bytes for outlet in self._outlets),
+            "append_histogram": [sum(row) for row in zip(*(o.latency.counts for o in self._outlets), strict=True)],
+            "append_seconds_total": sum(outlet.latency.total_s for outlet in self._outlets),
             "mapped_bytes": self._segments.held_bytes,
             **self._laggards.page(),
             **self._queues.page(),

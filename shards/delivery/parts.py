@@ -166,7 +166,8 @@ class Parts:
         self._surveying: asyncio.Future[None] | None = None
         self.figures = Figures(
             *(counters, catalog, outlets, self.rounds, segments, self.connections, self.survey, self.queues),
-            *(load, place.clock, self.pushing, self.channels.tallies, shop, self.backup_hold, laggards, tiering),
+            *(load, place.clock, self.pushing, self.channels.tallies, shop, self.reader, self.backup_hold),
+            *(laggards, tiering),
         )
         self._connect()
         self.rounds.unsafe_copies = self.routing.safety.unsafe_copies

@@ -22,8 +22,8 @@ from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.ring import RingConsumer
 from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import pack_state
+from topicd.shards.process.histogram import Histogram
 from topicd.shards.storage.walfile import GROUP, WalFile
-from topicd.shards.wal.histogram import Histogram
 from topicd.shards.wal.log import WalLog
 
 log = logging.getLogger(__name__)

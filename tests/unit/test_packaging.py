@@ -57,3 +57,11 @@ def test_tests_install_everything_else_that_is_declared() -> None:
         "requirements.lock"
     )
     assert "-r requirements-build.lock" in (ROOT / "requirements-dev.lock").read_text().splitlines()
+
+
+def test_every_file_of_the_web_pages_is_in_the_package() -> None:
+    root = ROOT / "topicd" / "gateway"
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["topicd.gateway"]
+    packed = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
+    assert packed == {path for path in (root / "static").rglob("*") if path.is_file()}
+    assert root / "static" / "index.html" in packed

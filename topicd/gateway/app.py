@@ -24,6 +24,9 @@ from topicd.tokens import EVERYTHING
 log = logging.getLogger(__name__)
 
 _COMPRESS_FROM = 1 * KIB
+GLANCES = ("glance", "pulse")  # kinds of endpoints that the dashboard may look at without a key
+# Paths whose name is that of a topic or a router: a key has to reach it.
+NAMED = ("/v0/topics/", "/v0/routers/", "/dashboard/topics/", "/dashboard/queues/", "/dashboard/consumers/")
 _KNOWN = 4_096  # paths whose meaning is kept
 _KNOWN_LENGTH = 300  # bytes of such a path
 _LOCAL_KEPT = 64
@@ -68,7 +71,7 @@ class App:
                 return self._finished(head, service.files.answer(segments, head))
         one = found.endpoint if found is not None else None
         kind = one.kind if one is not None else "json"
-        if kind not in ("open", "early"):
+        if kind not in ("open", "early", "pulse"):
             if service.draining:
                 raise errors.shutting_down()
             if not service.ready:
@@ -79,7 +82,8 @@ class App:
         rights, key = EVERYTHING, None
         if self._needs_key(kind):
             token = head.params().get("token", "") if kind == "events" else ""
-            rights = service.keys.identify(head, token)
+            guest = service.keys.guest(head, service.settings.dashboard_guests) if kind in GLANCES else None
+            rights = guest or service.keys.identify(head, token)
             key = rights.name
         call = Call(service, head, rights, key)
         call.count()
@@ -106,7 +110,7 @@ class App:
             raise refusal
         if rights is not EVERYTHING:
             require(rights, one.scopes)
-            if found.names and one.path.startswith(("/v0/topics/", "/v0/routers/")):
+            if found.names and one.path.startswith(NAMED):
                 require_name(rights, found.names[0])
         if one.kind in ("events", "session"):
             call.cors = self.cors(call.head)

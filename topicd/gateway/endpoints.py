@@ -14,6 +14,9 @@ import msgspec
 from topicd.clock import Clock
 from topicd.config import Settings
 from topicd.gateway import sse
+from topicd.gateway.dashboard.listing import Listing
+from topicd.gateway.dashboard.pulse import Pulse
+from topicd.gateway.dashboard.surroundings import Surroundings
 from topicd.gateway.keys import Keys
 from topicd.gateway.sessions import Sessions
 from topicd.gateway.shards import Shards
@@ -39,6 +42,8 @@ class Service:
         self.tails = Tails(shards)
         self.workers = Workers(shards)
         self.stats = StatsFeed(shards)
+        self.pulse = Pulse(self.stats, shards, Surroundings(settings, keys), clock.now_ms)
+        self.listing = Listing(shards)
         self.files = StaticFiles()
         self.keys = keys
         self.clock = clock
@@ -126,7 +131,8 @@ class Endpoint(NamedTuple):
     empty_body: bool = False  # stands for {}
     kind: str = "json"
     # open: no key is needed, and it answers also before the daemon is ready; early: as early, with a key;
-    # events: a stream, whose key may stand in the query; session: the same, and it looks at the key itself; socket
+    # events: a stream, whose key may stand in the query; session: the same, and it looks at the key itself; socket;
+    # glance: of the dashboard, without a key as far as dashboard_guests allows; pulse: the same, and as early as open
     answers: dict[int, str] = {}
     query: dict[str, str] = {}
     summary: str = ""

@@ -15,6 +15,10 @@ from topicd.gateway.errors import Refusal, forbidden
 from topicd.gateway.web.messages import Head
 from topicd.tokens import EVERYTHING, Rights, TokenFile, digest_of
 
+# Somebody without a key who looks at the dashboard, where the setting dashboard_guests lets them.
+GUEST = Rights("guest", frozenset())
+READING_GUEST = Rights("guest", frozenset({"read"}))
+
 _ADDRESSES = 4_096
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 2.0
@@ -72,6 +76,12 @@ class Keys:
         refusal.headers.append((b"WWW-Authenticate", b"Bearer"))
         raise refusal
 
+    def guest(self, head: Head, allowed: str) -> Rights | None:
+        """The rights of somebody without a key; None: there are none, or there is a key. `allowed`: as the setting."""
+        if allowed == "none" or b"authorization" in head.headers:
+            return None
+        return READING_GUEST if allowed == "read" else GUEST
+
     def fingerprint(self, head: Head, token: str = "") -> bytes:
         """What tells one key from another; empty without keys."""
         return digest_of(token or _bearer(head)) if self.tokens is not None else b""
@@ -85,6 +95,8 @@ def _bearer(head: Head) -> str:
 def require(rights: Rights, scopes: tuple[str, ...]) -> None:
     for scope in scopes:
         if scope not in rights.scopes:
+            if rights in (GUEST, READING_GUEST):
+                raise Refusal(401, "unauthorized", f"a key with the {scope} scope is needed")
             raise forbidden(f"the key has no {scope} scope")
 
 

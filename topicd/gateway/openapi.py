@@ -80,7 +80,7 @@ def _query_schema(name: str) -> dict[str, Any]:
 
 def _responses(one: Endpoint) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    kinds = {"events": "text/event-stream", "session": "text/event-stream"}
+    kinds = {"events": "text/event-stream", "session": "text/event-stream", "pulse": "text/event-stream"}
     for status, what in (one.answers or {200: "done"}).items():
         if status < 200:
             found[str(status)] = {"description": what}

@@ -17,7 +17,7 @@ from topicd.ipc.protocol.messages import Status
 
 PERIOD_S = 1.0
 
-Told = Callable[[bytes], None]
+Told = Callable[[dict[str, Any]], None]
 
 
 class StatsFeed:
@@ -26,10 +26,18 @@ class StatsFeed:
         self._watchers: dict[int, Told] = {}
         self._next = 0
         self._task: asyncio.Task[None] | None = None
-        self.last = b""  # JSON
+        self.last: dict[str, Any] = {}
+        self._text = b""
+
+    @property
+    def text(self) -> bytes:
+        """The last status as JSON, made once for all who want it so."""
+        if not self._text:
+            self._text = msgspec.json.encode(self.last)
+        return self._text
 
     def watch(self, told: Told) -> Callable[[], None]:
-        """`told` gets each status as JSON from now on; call what is returned to end that."""
+        """`told` gets each status from now on; call what is returned to end that."""
         self._next += 1
         number = self._next
         self._watchers[number] = told
@@ -44,7 +52,7 @@ class StatsFeed:
         while self._watchers:
             try:
                 status: dict[str, Any] = await self._shards.ask_supervisor(Status(stats=True))
-                self.last = msgspec.json.encode(status)
+                self.last, self._text = status, b""
                 for told in list(self._watchers.values()):
                     told(self.last)
             except TopicdError:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topicd import __version__, limits
+from topicd import __version__, limits, telemetry
 from topicd.config import Settings
 from topicd.ipc.protocol.wire import PROTOCOL_VERSION
 from topicd.paths import RunDir
@@ -68,7 +68,7 @@ def _standing(child: Child) -> str:
 
 def greeting(run: RunDir, http: str = "") -> str:
     """What somebody sees who starts it by hand; the commands work in any directory and any shell."""
-    web = f"\nHTTP on {http}: curl {http}/v0/topics" if http else ""
+    web = f"\ndashboard: {http}/\nHTTP: curl {http}/v0/topics" if http else ""
     usual = [Path("/run/topicd"), Path(os.environ.get("XDG_RUNTIME_DIR", "/nowhere")) / "topicd"]
     where = "" if run.root in usual else f"\n  export TOPICD_SOCKET={shlex.quote(str(run.socket))}"
     beside = Path(sys.executable).parent / "topicctl"
@@ -97,6 +97,7 @@ class ProcessTable:
             "percent": 100.0,
             "what": "",
             "stats": None,
+            "warnings": telemetry.recent(),
             **self._usage(os.getpid()),
         }
         found = [own, *(self._row(child, now, with_stats) for child in children)]

@@ -93,6 +93,7 @@ class Op(IntEnum):
     CHANNEL_LIST = 0x6E
     CHANNEL_SLOTS = 0x6F
     ROUTERS_PASSED = 0x70
+    QUEUE_STEER = 0x71
     DEBUG = wire.OP_DEBUG
     PUSH = wire.OP_PUSH
     NOTICE = wire.OP_NOTICE

@@ -126,6 +126,20 @@ class QueueWhy(
     seq: int | None = number(1, MAX_SEQ, default=None)
 
 
+class SteerJobs(
+    Request,
+    op=Op.QUEUE_STEER,
+    right="delete",
+    changes=True,
+    answer="topic_id, changed, skipped [seqs that do not wait]",
+):
+    """Jobs that wait, whether ready or delayed: tried at once, or deleted. What somebody holds is left alone."""
+
+    topic: str = topic_name()
+    seqs: tuple[int, ...] = numbers(1, MAX_SEQ, limits.CLAIM_MAX)
+    action: str = choice("ready", "delete")
+
+
 class PauseQueue(Request, op=Op.QUEUE_PAUSE, right="admin", changes=True, answer="topic_id, paused, draining"):
     """Nothing is handed out until it is resumed; jobs can be published and acknowledged."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from topicd import limits
-from topicd.ipc.protocol.fields import config, flag, number, text, topic_name
+from topicd.ipc.protocol.fields import choice, config, flag, number, text, topic_name
 from topicd.ipc.protocol.messages.declaring import Op, Request
 from topicd.limits import MAX_SEQ
 
@@ -44,17 +44,20 @@ class TopicState(
     answer="topic, topic_id, head_seq, earliest_seq, next_seq, evict_floor, count, bytes, last_write_ts, last_read_ts, "
     "effective_priority, config, segments, stored_seq, settled_seq (up to there nothing belongs to an open commit), "
     "open_commits (of which something is published), lost [[first, last]] (see FORGIVE_GAP; the first 64), "
-    "queue {ready, in_flight, dead_lettered} (of queues)",
+    "queue {ready, in_flight, dead_lettered} (of queues), files? [{first_seq, last_seq, data_bytes, dead_bytes, "
+    "first_ts, last_ts, sealed, cold, packed}] (the last 200)",
 ):
     topic: str = topic_name()
     touch: bool = flag(default=True, help="counts as a read")
+    files: bool = flag(default=False, help="with its segments, one by one")
 
 
 class ListTopics(
     Request,
     op=Op.LIST,
     answer="topics [{topic, topic_id, head_seq, earliest_seq, count, bytes, durability, type, settled_seq, "
-    "effective_priority}], next (name to continue after, or nil)",
+    "effective_priority, last_write_ts, consumers, lag (of the consumer furthest behind)}], next (name to continue "
+    "after, or nil)",
 ):
     """Each shard lists its own."""
 
@@ -62,6 +65,7 @@ class ListTopics(
     after: str | None = text(limits.PATTERN_MAX, default=None, help="names behind this one")
     limit: int = number(1, limits.LIST_PAGE_MAX, default=limits.LIST_PAGE_DEFAULT)
     internal: bool = flag(default=False, help="topicd's own, too")
+    only: str = choice("any", "queues", "consumed", default="any", help="queues; those with named consumers")
 
 
 class DeleteTopic(Request, op=Op.DELETE_TOPIC, right="delete", changes=True, answer="topic_id, routers_removed [name]"):

@@ -25,12 +25,13 @@ from topicd.ipc.protocol.messages import (
     Redrive,
     RemoveCron,
     ResumeQueue,
+    SteerJobs,
     StopWork,
     Work,
 )
 from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, LEASED, OP_ACKED
 from topicd.shards.delivery.ops.records import check_room
-from topicd.shards.delivery.queues import asking, giving_back, schedule
+from topicd.shards.delivery.queues import asking, giving_back, schedule, steering
 from topicd.shards.delivery.queues.crons import CRON_DATA_MAX, CRONS_MAX, Cron
 from topicd.shards.delivery.queues.service import QueueService
 from topicd.shards.delivery.queues.takers import Taker, WaitingClaim, WorkStream
@@ -158,6 +159,11 @@ def queue_peek(call: Call, want: QueuePeek) -> None:
 @operation(QueueWhy)
 def queue_why(call: Call, want: QueueWhy) -> None:
     call.answer(asking.why(call.shard.queues.named(want.topic), want.seq))
+
+
+@operation(SteerJobs)
+def steer(call: Call, want: SteerJobs) -> None:
+    steering.steer(call.shard.queues.named(want.topic), want, call.done)
 
 
 @operation(PauseQueue)

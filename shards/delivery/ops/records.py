@@ -41,7 +41,7 @@ def fetch(call: Call, body: memoryview) -> None:
     max_bytes = max_bytes or limits.FETCH_BYTES_DEFAULT
     answer = shard.reader.fetch(topic, from_seq, limit, max_bytes, chosen)
     answer.tombstone = tombstone or answer.tombstone
-    shard.reader.note_read(topic)
+    shard.reader.note_read(topic, answer.count)
     if wait_ms and not answer.count and answer.tombstone is None:
         polls = connection.long_polls
         check_room(call, len(polls), "long polls")

@@ -23,10 +23,12 @@ from topicd.shards.delivery.ready import effective_priority
 from topicd.shards.delivery.sessions.call import Call, operation
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.schema import check_schema
+from topicd.shards.storage.segment.info import SegmentInfo
 
 log = logging.getLogger(__name__)
 
 _LOST_SHOWN = 64
+_FILES_SHOWN = 200
 
 
 @operation(OpenTopic)
@@ -145,8 +147,14 @@ def state(call: Call, want: TopicState) -> None:
             "open_commits": topic.commits.published,
             "lost": [list(gap) for gap in topic.contents.lost][:_LOST_SHOWN],
             **_queue(call, topic),
+            **({"files": [_file(info) for info in topic.contents.segments[-_FILES_SHOWN:]]} if want.files else {}),
         }
     )
+
+
+def _file(info: SegmentInfo) -> dict[str, Any]:
+    names = ("first_seq", "last_seq", "data_bytes", "dead_bytes", "first_ts", "last_ts", "sealed")
+    return {**{name: getattr(info, name) for name in names}, "cold": info.lies.cold, "packed": info.lies.packed}
 
 
 def _queue(call: Call, topic: Topic) -> dict[str, Any]:
@@ -168,7 +176,14 @@ def list_topics(call: Call, want: ListTopics) -> None:
     rights, internal = call.connection.rights, want.internal or want.prefix.startswith(limits.INTERNAL)
 
     def shown(name: str) -> bool:
-        return rights.lists(name, want.prefix) and (internal or not is_internal(name))
+        return rights.lists(name, want.prefix) and (internal or not is_internal(name)) and _is_wanted(by_name[name])
+
+    def _is_wanted(topic: Topic) -> bool:
+        if want.only == "any":
+            return True
+        return topic.queue is not None if want.only == "queues" else len(topic.consumers) > 0
+
+    by_name = call.shard.catalog.by_name
 
     page, following = call.shard.catalog.page(want.prefix, want.after or "", want.limit, shown)
     call.answer({"topics": [_row(call, topic) for topic in page], "next": following})
@@ -187,6 +202,9 @@ def _row(call: Call, topic: Topic) -> dict[str, Any]:
         "type": topic.config.type,
         "effective_priority": _priority(call, topic),
         "settled_seq": topic.commits.settled(topic.seqs.visible),
+        "last_write_ts": topic.last_write_ms,
+        "consumers": len(topic.consumers),
+        "lag": topic.consumers.figures(topic.seqs.visible, topic.floors.earliest)[0],
     }
 
 

@@ -104,6 +104,7 @@ class Handing:
                 self._put_back([rest, *picked[index + 1 :]])
                 break
             taken.append(one)
+        self._tools.reader.delivered += sum([one.count for one in taken])
         return taken, size
 
     def _put_back(self, picked: list[Picked]) -> None:

@@ -4,6 +4,8 @@ place.
 
 from __future__ import annotations
 
+from typing import Any
+
 from topicd.errors import NotAQueue, TopicNotFound
 from topicd.shards.delivery.queues.jobs import Jobs
 from topicd.shards.delivery.queues.publishing import Publishing
@@ -11,6 +13,8 @@ from topicd.shards.delivery.queues.service import QueueService
 from topicd.shards.delivery.queues.tools import Tools
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
+
+STOPPED_SHOWN = 5  # on the stats page
 
 
 class Queues:
@@ -48,14 +52,19 @@ class Queues:
             jobs = topic.queue
             if jobs is not None and (jobs.dying or jobs.kept or jobs.crons or jobs.replaced or jobs.delayed):
                 self.of(topic).wake()
+            elif jobs is not None and (jobs.paused or jobs.draining):
+                self.of(topic)  # the stats page tells of it
 
-    def page(self) -> dict[str, int]:
-        """For the stats page: together."""
+    def page(self) -> dict[str, Any]:
+        """For the stats page: together; and by name those that somebody, or they themselves, stopped."""
         services = self._services.values()
+        stopped = [service for service in services if service.jobs.paused or service.jobs.draining]
         jobs = [service.jobs for service in services]
         totals = [service.endings.totals for service in services]
         return {
             "queues": len(jobs),
+            "queues_stopped": len(stopped),
+            "stopped_queues": [_stopped(service) for service in stopped[:STOPPED_SHOWN]],
             "jobs_ready": sum([one.ready for one in jobs]),
             "jobs_in_flight": sum([one.in_flight for one in jobs]),
             "jobs_delayed": sum([len(one.delayed) for one in jobs]),
@@ -74,3 +83,11 @@ class Queues:
         service = self._services.pop(topic.id, None)
         if service is not None:
             service.gone()
+
+
+def _stopped(service: QueueService) -> list[str]:
+    """Its name, who stopped it, and why."""
+    stop = service.jobs.paused or service.jobs.draining
+    state = "paused" if service.jobs.paused else "draining"
+    by, reason = ("", "") if stop is None else (stop.by, stop.reason)
+    return [service.topic.name[:64], state, by, reason[:80]]

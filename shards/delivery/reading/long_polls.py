@@ -75,7 +75,7 @@ class LongPoll(Follower):
         if answer.count or answer.tombstone is not None or give_up:
             self.cancel()
             if answer.count:
-                self._reader.note_read(self._topic)
+                self._reader.note_read(self._topic, answer.count)
             self._outbox.fetched(self._request_id, self._topic, answer, self._started_at)
         else:
             self._from_seq = answer.next_from

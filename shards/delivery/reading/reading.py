@@ -78,6 +78,7 @@ class Reader:
         self._live = live
         self._retention = retention
         self._damage = damage
+        self.delivered = 0  # records that somebody outside was given
 
     def fetch(self, topic: Topic, from_seq: int, limit: int, max_bytes: int, chosen: ReadFilter) -> ReadAnswer:
         """Records with seq > from_seq, at most limit and max_bytes but at least one if there is one."""
@@ -138,7 +139,8 @@ class Reader:
             answer.bytes = sum(len(part) for part in answer.parts)
         return answer
 
-    def note_read(self, topic: Topic) -> None:
+    def note_read(self, topic: Topic, records: int = 0) -> None:
+        self.delivered += records
         topic.last_read_ms = self._clock.now_ms()
 
     def start_at(self, topic: Topic, ts: int) -> int:

@@ -241,7 +241,7 @@ class TopicFeed(Follower):
             return None
         if self._tombstone is not None:
             answer.tombstone, self._tombstone = self._tombstone, None
-        reader.note_read(self.topic)
+        reader.note_read(self.topic, answer.count)
         return answer
 
     def _go_on(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,7 @@ from topicd.ipc.doorbell import Doorbell
 from topicd.ipc.ring import RingProducer
 from topicd.shards.delivery.writing.durability import Need, storage_failed
 from topicd.shards.delivery.writing.entry import ControlEntry, Entry, Part
+from topicd.shards.process.histogram import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,9 @@ class Outlet:
         self._unflushed = False
         self._moved = 0
         self._moved_at = 0.0
+        self._timed_end = 0  # of the entry whose way through the log is being timed; 0: the next one is
+        self._timed_at = 0.0
+        self.latency = Histogram()  # of one entry at a time: from the ring to the answer
         self.backlog_bytes = 0
         self.in_flight_bytes = 0
         self.pins: set[int] = set()  # where frames begin whose records are in no segment yet
@@ -238,6 +243,8 @@ class Outlet:
         entry.ring_end = end
         self._placed = end
         self._unflushed = True
+        if not self._timed_end and entry.need is not Need.PLACED:
+            self._timed_end, self._timed_at = end, time.monotonic()
         if entry.need is Need.SYNCED:
             self._synced_queue.append(entry)
             self._ring.want_sync(end)
@@ -293,6 +300,9 @@ class Outlet:
                 entry = queue.popleft()
                 entry.answer()
                 told.append(entry)
+                if entry.ring_end == self._timed_end:
+                    self._timed_end = 0
+                    self.latency.note(time.monotonic() - self._timed_at)
         if not told:
             return False
         if not any(entry.awaited for entry in told):
@@ -311,6 +321,7 @@ class Outlet:
 
     def _recover(self, epoch: int) -> None:
         """Fail what was not stored, answer the WAL shard, send again what readers may have seen."""
+        self._timed_end = 0
         position, code = self._ring.failure
         self._release(position, min(position, self._ring.synced_pos))
         lost = [*self._synced_queue, *self._written_queue, *(w.entry for w in self._backlog)]

@@ -23,6 +23,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 STREAMS = (
     *("/v0/watch/{wid}", "/v0/topics/{topic}/work", "/v0/stats", "/v0/ws"),
     *("/v0/channels/{channel}/watch", "/v0/chat/{room}/events", "/v0/chat/inbox-events"),
+    "/dashboard/stream",
 )
 
 

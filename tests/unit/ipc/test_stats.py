@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from topicd import telemetry
 from topicd.errors import FormatError
 from topicd.ipc.stats import StatsPage
 
@@ -30,6 +31,7 @@ def test_published_values_come_with_pid_name_state_and_heartbeat(instance: str) 
         "state": "serving",
         "appends": 7,
         "latency_us": [1, 2, 3],
+        "warnings": telemetry.recent(),
     }
 
 

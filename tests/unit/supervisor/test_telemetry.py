@@ -78,7 +78,7 @@ def test_json_has_the_same_content() -> None:
 def test_setup_replaces_handlers_and_sets_the_level(root_logger: logging.Logger) -> None:
     telemetry.setup("wal-00", "warning", "json")
     telemetry.setup("wal-00", "debug", "text")
-    assert len(root_logger.handlers) == 1
+    assert len(root_logger.handlers) == 2  # stderr, and the memory of the last warnings
     assert root_logger.level == logging.DEBUG
     telemetry.set_level("error")
     assert root_logger.level == logging.ERROR
@@ -93,3 +93,15 @@ def test_journal_is_recognised_by_device_and_inode(monkeypatch: pytest.MonkeyPat
         assert telemetry.on_journal()
         monkeypatch.setenv("JOURNAL_STREAM", "1:1")
         assert not telemetry.on_journal()
+
+
+def test_the_last_warnings_are_remembered_and_cut(root_logger: logging.Logger) -> None:
+    telemetry.setup("wal-00", "info", "text")
+    log = logging.getLogger("test")
+    log.info("nothing to remember")
+    for number in range(telemetry.KEPT + 2):
+        log.warning("disk slow", extra={"number": number, "text": "x" * 500})
+    rows = telemetry.recent()
+    assert len(rows) == telemetry.KEPT
+    assert rows[-1][1] == "warning" and rows[-1][2].startswith(f"disk slow number={telemetry.KEPT + 1} ")
+    assert all(len(text) <= telemetry.KEPT_CHARS for _, _, text in rows)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
-_MODULES = ("topics", "records", "watch", "ws", "queues", "routers", "channels", "chat", "metrics", "service")
+_MODULES = (
+    *("topics", "records", "watch", "ws", "queues", "routers", "channels", "chat", "metrics", "service"),
+    *("dashboard", "dashboard_topics", "dashboard_consumers", "dashboard_queues"),
+)
 
 
 def load() -> None:

@@ -69,18 +69,21 @@ async def ack(call: Call, topic: str, body: schemas.Ack) -> Reply:
     """Finish jobs."""
     node, leases = checked_node(body.node).encode(), leases_of(body.seqs, body.lease_ids)
     known_name(topic)
-    rows = b"".join(map(LEASED.pack, body.seqs, leases))
     began = time.perf_counter()
-    raw = await call.service.shards.ask_raw(
-        topic, Op.ACK, lambda id: ACK.pack(id, len(body.seqs), len(node)) + node + rows
-    )
-    _, ready, in_flight, acked, skipped = ACKED.unpack_from(raw)
-    seqs = [seq for (seq,) in _U64.iter_unpack(raw[ACKED.size : ACKED.size + 8 * skipped])]
-    call.service.workers.settled(topic, set(body.seqs).difference(seqs))
+    told = await finish(call, topic, body.seqs, leases, node)
     took = round((time.perf_counter() - began) * 1000, 3)
-    synced = took if acked and call.service.shards.is_synced(topic) else 0.0
-    told = {"topic": topic, "acked": acked, "skipped": seqs, "ready": ready, "in_flight": in_flight}
-    return call.answer(told, fsync_ms=synced)
+    synced = took if told["acked"] and call.service.shards.is_synced(topic) else 0.0
+    return call.answer({"topic": topic, **told}, fsync_ms=synced)
+
+
+async def finish(call: Call, topic: str, seqs: list[int], leases: list[int], node: bytes = b"") -> dict[str, Any]:
+    """Acknowledges what is held under these numbers, or by this node: acked, skipped, ready, in_flight."""
+    rows = b"".join(map(LEASED.pack, seqs, leases))
+    raw = await call.service.shards.ask_raw(topic, Op.ACK, lambda id: ACK.pack(id, len(seqs), len(node)) + node + rows)
+    _, ready, in_flight, acked, skipped = ACKED.unpack_from(raw)
+    left = [seq for (seq,) in _U64.iter_unpack(raw[ACKED.size : ACKED.size + 8 * skipped])]
+    call.service.workers.settled(topic, set(seqs).difference(left))
+    return {"acked": acked, "skipped": left, "ready": ready, "in_flight": in_flight}
 
 
 @endpoint(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from typing import Any
 
 import msgspec
 
@@ -30,9 +31,9 @@ async def stats(call: Call) -> Reply | None:
         events = call.events()
         events.write(RETRY)
 
-        def told(status: bytes) -> None:
+        def told(status: dict[str, Any]) -> None:
             if events.has_room():
-                events.write(frame(b"stats", status))
+                events.write(frame(b"stats", call.service.stats.text))
 
         end = call.service.stats.watch(told)
         try:

@@ -88,7 +88,7 @@ async def get_topic(call: Call, topic: str) -> Reply:
     return call.answer(body)
 
 
-def _prefixes(wanted: str, allowed: tuple[str, ...]) -> list[str]:
+def prefixes_of(wanted: str, allowed: tuple[str, ...]) -> list[str]:
     """Beginnings of names that were asked for and are allowed; none of them covers another."""
     found = [wanted] if not allowed else [p if p.startswith(wanted) else wanted for p in allowed if _meet(p, wanted)]
     return [one for one in dict.fromkeys(found) if not any(one != o and one.startswith(o) for o in found)]
@@ -112,7 +112,7 @@ async def list_topics(call: Call) -> Reply:
     after = cursor_of(params["cursor"]) if params.get("cursor") else None
     rows: list[dict[str, Any]] = []
     more = False
-    for prefix in _prefixes(params.get("prefix", ""), call.rights.prefixes):
+    for prefix in prefixes_of(params.get("prefix", ""), call.rights.prefixes):
         if len(prefix) > PATTERN_MAX:
             continue  # no name is as long
         wanted = ListTopics(prefix=prefix, after=after, limit=size)

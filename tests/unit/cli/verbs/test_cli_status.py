@@ -12,7 +12,7 @@ from tests.unit.cli.kit import Ctl, answer_status
 from tests.unit.cli.samples import dlv, process, status, troubled, wal
 from topicd import metrics
 from topicd.cli.show.rates import process_rates, quantile, topic_rates, totals
-from topicd.shards.wal.histogram import BOUNDS_S
+from topicd.shards.process.histogram import BOUNDS_S
 
 
 def test_status_is_0_when_all_serves_and_1_when_not(ctl: Ctl, server: FakeServer) -> None:
