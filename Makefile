@@ -200,6 +200,15 @@ mutants: setup
 fuzz: setup
 	$(BIN)/python -m tests.process.fuzz --count $(COUNT) $(if $(SEED),--seed $(SEED))
 
+.PHONY: fuzz-http storm-http
+# Hostile requests at the HTTP face, while a healthy client is measured.
+fuzz-http: setup
+	$(BIN)/python -m tests.process.web.fuzz --count $(COUNT) $(if $(SEED),--seed $(SEED))
+
+# The gateway and shards killed while streams, sockets and writers of HTTP go on.
+storm-http: setup
+	$(BIN)/python -m tests.crash.http --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info var .mypy_cache .ruff_cache .pytest_cache .hypothesis
 

@@ -48,6 +48,35 @@ def pytest(where: str) -> list[str]:
 
 
 MUTANTS = [
+    # ---- HTTP ----
+    Mutant(
+        "http2: a stream sends all it has before the next has its turn",
+        "topicd/gateway/web/http2.py",
+        "            self._pending[stream.number] = stream\n        if was_full and stream.writable",
+        "            self._pending = {stream.number: stream, **self._pending}\n        if was_full and stream.writable",
+        pytest("tests/process/web/test_http_many.py"),
+    ),
+    Mutant(
+        "http2: leaving a stream of events counts as abuse",
+        "topicd/gateway/web/http2.py",
+        "if stream is None or not stream.streaming:",
+        "if True:",
+        pytest("tests/process/web/test_http_many.py"),
+    ),
+    Mutant(
+        "http1: answers are made although nobody takes them",
+        "topicd/gateway/web/http1.py",
+        "        if self.paused:\n            return  # it asks",
+        "        if False:\n            return  # it asks",
+        pytest("tests/process/web/test_http_many.py"),
+    ),
+    Mutant(
+        "http: a port of systemd beyond loopback is open to everybody",
+        "topicd/supervisor/resources.py",
+        "        if given is not None:\n            host",
+        "        if False:\n            host",
+        pytest("tests/process/web/test_http_listeners.py"),
+    ),
     # ---- routers ----
     Mutant(
         "derived: copies that no segment has are not logged with the first direct write",

@@ -11,6 +11,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,6 +73,14 @@ def boot(make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock(
         clock=make_clock(settings),
         run=RunDir(Path(settings.run_dir)),
     )
+
+
+def malloc_trim() -> None:
+    """glibc's; other C libraries give memory back by themselves or not at all."""
+    import ctypes  # not at every start: it is needed after a flood
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def start_collector() -> None:

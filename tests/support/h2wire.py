@@ -30,6 +30,7 @@ class H2Wire:
         self.ended: set[int] = set()
         self.goodbye: int | None = None  # error code of GOAWAY
         self.closed = False
+        self.patient = False  # what is asked goes out with the next flush
         self.flush()
 
     def flush(self) -> None:
@@ -47,7 +48,8 @@ class H2Wire:
         self.h2.send_headers(number, [*head, *headers], end_stream=raw is None)
         if raw is not None:
             self.h2.send_data(number, raw, end_stream=True)
-        self.flush()
+        if not self.patient:
+            self.flush()
         return number
 
     def receive(self) -> None:

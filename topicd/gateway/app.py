@@ -30,6 +30,9 @@ NAMED = ("/v0/topics/", "/v0/routers/", "/dashboard/topics/", "/dashboard/queues
 _KNOWN = 4_096  # paths whose meaning is kept
 _KNOWN_LENGTH = 300  # bytes of such a path
 _LOCAL_KEPT = 64
+_INFLATE_AT_ONCE = 8 * KIB  # a longer gzip body is inflated by a thread
+_INFLATED_AT_ONCE = 1
+_PIECE = 256 * KIB
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -38,6 +41,7 @@ class App:
         self._service = service
         self._routes = routes
         self._loopback = loopback
+        self._inflating = asyncio.Semaphore(_INFLATED_AT_ONCE)
         self._known: dict[tuple[str, bytes], Found] = {}
         self._local: set[bytes] = set()  # hosts that were found good
         self._origins = frozenset(o.strip() for o in service.settings.http_origins.split(",") if o.strip())
@@ -191,7 +195,11 @@ class App:
             if one.body is None:
                 reply = await one.handler(call, *names)
             else:
-                reply = await one.handler(call, *names, _decoded(one, call.head, body))
+                if len(body) > _INFLATE_AT_ONCE and b"content-encoding" in call.head.headers:
+                    asked = await self._decoded_aside(one, call.head, body)
+                else:
+                    asked = _decoded(one, call.head, body)
+                reply = await one.handler(call, *names, asked)
         except Refusal as refusal:
             reply = refusal.reply()
         except TopicdError as exc:
@@ -206,6 +214,11 @@ class App:
         if reply is not None and reply.delay:
             await asyncio.sleep(reply.delay)
         return None if reply is None else self._finished(call.head, reply)
+
+    async def _decoded_aside(self, one: Endpoint, head: Head, body: bytes) -> Any:
+        """A body that may become a thousand times as large: not in the loop, and few of them at once."""
+        async with self._inflating:
+            return await asyncio.get_running_loop().run_in_executor(None, _decoded, one, head, body)
 
 
 class Accepted:
@@ -256,16 +269,21 @@ def _decoded(one: Endpoint, head: Head, body: bytes) -> Any:
 
 def _inflated(body: bytes) -> bytes:
     """At most BODY_MAX bytes of it are ever made."""
-    out, rest = bytearray(), body
+    pieces: list[bytes] = []
+    size, rest = 0, body
     try:
         while rest:
             inflate = zlib.decompressobj(wbits=31)
-            out += inflate.decompress(rest, BODY_MAX + 1 - len(out))
-            if len(out) > BODY_MAX:
-                raise Refusal(413, "payload_too_large", f"a body has at most {BODY_MAX} bytes, inflated")
-            if not inflate.eof:
-                raise errors.invalid("the gzip body is cut off")
+            while not inflate.eof:
+                piece = inflate.decompress(rest, _PIECE)
+                if not piece and not inflate.eof and not inflate.unconsumed_tail:
+                    raise errors.invalid("the gzip body is cut off")
+                rest = inflate.unconsumed_tail
+                size += len(piece)
+                if size > BODY_MAX:
+                    raise Refusal(413, "payload_too_large", f"a body has at most {BODY_MAX} bytes, inflated")
+                pieces.append(piece)
             rest = inflate.unused_data
     except zlib.error as exc:
         raise errors.invalid(f"the body is no gzip: {exc}") from None
-    return bytes(out)
+    return b"".join(pieces)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
@@ -30,7 +29,7 @@ from topicd.ipc.protocol.messages import Status
 log = logging.getLogger(__name__)
 
 DRAIN_S = 10.0
-_GC_THRESHOLD = (20_000, 20, 100)  # a request leaves no cycles behind: looking for them often finds nothing
+TRIM_S = 5.0
 CONNECTIONS = 20_000
 
 
@@ -43,6 +42,8 @@ class Gateway:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._stop = asyncio.Event()
+        self._trim_at = 0.0
+        self._trimmed_requests = 0
 
     async def run(self) -> None:
         process, settings = self._process, self._process.settings
@@ -61,7 +62,6 @@ class Gateway:
         if settings.http_listen and not keys.needed:
             log.warning("HTTP is open to everybody on this machine: no tokens_file")
         process.serving()
-        gc.set_threshold(*_GC_THRESHOLD)
         heart = loop.create_task(self._heartbeat())
         await self._stop.wait()
         await self._drain(servers)
@@ -112,6 +112,14 @@ class Gateway:
             )
             await asyncio.sleep(child.HEARTBEAT_S)
             service.tails.tick()
+            self._trim()
+
+    def _trim(self) -> None:
+        """Large bodies are rare here: what they leave behind is given back."""
+        now, requests = asyncio.get_running_loop().time(), self._service.counts["requests"]
+        if now >= self._trim_at and requests != self._trimmed_requests:
+            self._trim_at, self._trimmed_requests = now + TRIM_S, requests
+            child.malloc_trim()
 
     async def _look_at_progress(self) -> None:
         with contextlib.suppress(TopicdError, TimeoutError):

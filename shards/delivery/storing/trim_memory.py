@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
+from topicd.child import malloc_trim
 from topicd.limits import MIB
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.storing.backlog import Backlog
@@ -14,14 +14,6 @@ from topicd.shards.delivery.storing.backlog import Backlog
 log = logging.getLogger(__name__)
 
 _WORTH = 8 * MIB  # went through memory since the last time
-
-
-def malloc_trim() -> None:
-    """glibc's; other C libraries give memory back by themselves or not at all."""
-    import ctypes  # not at every start: it is needed after a flood
-
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class MemoryTrimmer:

@@ -7,8 +7,12 @@ import selectors
 import socket
 import time
 
+import h2.settings
+
+from tests.process.procstat import pss_bytes
 from tests.support.h2wire import H2Wire
 from tests.support.web import Web
+from topicd.limits import MIB
 
 WATCHERS = 300
 
@@ -81,9 +85,10 @@ def test_streams_that_are_left_do_not_end_their_connection(web1: Web, topic: str
 def test_a_peer_that_resets_what_it_asked_for_is_sent_away(web1: Web, topic: str) -> None:
     web1("PUT", f"/v0/topics/{topic}", {})
     with H2Wire(web1.port) as wire:
-        for _ in range(400):
-            number = wire.ask("POST", f"/v0/topics/{topic}/diff", {"wait_ms": 30_000})
-            wire.h2.reset_stream(number)
+        wire.patient = True
+        for _ in range(150):
+            wire.h2.reset_stream(wire.ask("POST", f"/v0/topics/{topic}/diff", {"wait_ms": 30_000}))
+        wire.patient = False
         wire.flush()
         wire.until(lambda: wire.goodbye is not None, "GOAWAY")
         assert wire.goodbye == 11  # ENHANCE_YOUR_CALM
@@ -97,3 +102,54 @@ def test_large_answers_side_by_side_are_whole(web1: Web, topic: str) -> None:
         for n, number in enumerate(asked, start=1):
             status, raw = wire.answer(number)
             assert (status, len(json.loads(raw)["records"])) == (200, n)
+
+
+def gateway_memory(web: Web) -> int:
+    return pss_bytes(web.daemon.pids()["gateway-00"], "Pss_Anon")
+
+
+def test_who_asks_and_does_not_take_the_answers_costs_little(web1: Web, topic: str) -> None:
+    web1.write(topic, *["z" * 10_000] * 90)
+    body = json.dumps({"limit": 90}).encode()
+    head = f"POST /v0/topics/{topic}/diff HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    asked = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    before = gateway_memory(web1)
+    with socket.create_connection(("127.0.0.1", web1.port), timeout=30) as sock:
+        sock.sendall(asked * 150)
+        # Another one is served meanwhile, behind everything that could be answered.
+        for _ in range(20):
+            assert web1("POST", f"/v0/topics/{topic}/diff", {"limit": 90}).status == 200
+        assert gateway_memory(web1) - before < 30 * MIB
+        answers, rest, mark = 0, b"", b"HTTP/1.1 200 OK\r\n"
+        while answers < 150:
+            piece = sock.recv(1 << 20)
+            assert piece, f"closed behind {answers} answers"
+            rest = rest[1 - len(mark) :] + piece
+            answers += rest.count(mark)
+
+
+def test_streams_without_a_window_are_begun_only_as_answers_are_taken(web1: Web, topic: str) -> None:
+    web1.write(topic, *["z" * 10_000] * 90)
+    before = gateway_memory(web1)
+    with H2Wire(web1.port) as wire:
+        wire.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        wire.flush()
+        asked = [wire.ask("POST", f"/v0/topics/{topic}/diff", {"limit": 90}) for _ in range(100)]
+        for _ in range(20):
+            assert web1("POST", f"/v0/topics/{topic}/diff", {"limit": 90}).status == 200
+        assert gateway_memory(web1) - before < 30 * MIB
+        wire.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
+        wire.flush()
+        for number in asked:
+            status, raw = wire.answer(number)
+            assert (status, len(json.loads(raw)["records"])) == (200, 90)
+
+
+def test_what_was_asked_before_bytes_that_are_no_request_is_answered(web1: Web, topic: str) -> None:
+    with socket.create_connection(("127.0.0.1", web1.port), timeout=30) as sock:
+        sock.sendall(f"GET /v0/topics/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 5 + b"nonsense\r\n\r\n")
+        answer = b""
+        while piece := sock.recv(65_536):
+            answer += piece
+    assert [answer.count(b"HTTP/1.1 404 "), answer.count(b"HTTP/1.1 400 ")] == [5, 1]
+    assert answer.count(b"Connection: close") == 1

@@ -29,7 +29,9 @@ from topicd.limits import KIB, MIB
 MAX_HEAD = 64 * KIB
 MAX_HEADERS = 128
 HEAD_S = 60.0  # to receive a head; as long may a body stand still
-_AHEAD = 16  # requests sent ahead before reading stops
+_AHEAD = 16  # requests sent ahead before no more are looked at
+_SLICE = 16 * KIB  # of what came: so much is looked at at once
+STUCK_S = 30.0  # a peer that takes nothing of its answers for so long is sent away
 _SWALLOW = 1 * MIB  # of a body that nobody wants, before the connection is closed instead
 _WRITE_HIGH = 256 * KIB
 
@@ -45,18 +47,23 @@ class Http1(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._peer = ""
+        self._arrived: deque[bytes] = deque()  # that was not looked at yet
+        self._reading_paused = False
         self._incoming: Incoming | None = None
         self._waiting: deque[Incoming] = deque()
         self._current: Incoming | None = None
         self._task: asyncio.Task[None] | None = None
         self._stream: Http1Stream | None = None
         self._raw: Callable[[bytes], None] | None = None  # upgraded: bytes go there
+        self._upgrading = False
+        self._early = b""  # what came behind the request for an upgrade
         self._head_bytes = 0
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._header_count = 0
         self._host_count = 0
         self._broken = False  # what comes is not read any more
+        self._finished = False  # nothing more is sent
         self._half_closed = False
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
@@ -78,6 +85,34 @@ class Http1(asyncio.Protocol):
             return
         if self._broken or self._stream is not None:
             return
+        busy = bool(self._arrived)
+        if len(data) <= _SLICE:
+            self._arrived.append(data)
+        else:
+            view = memoryview(data)
+            self._arrived += [bytes(view[at : at + _SLICE]) for at in range(0, len(data), _SLICE)]
+        if not busy:
+            self._work()
+
+    def _work(self) -> None:
+        """What came, slice by slice, as long as not too many requests wait."""
+        arrived = self._arrived
+        while arrived and len(self._waiting) <= _AHEAD and not self._broken and self._stream is None:
+            self._parse(arrived.popleft())
+        if self._broken:
+            arrived.clear()
+        if bool(arrived) is not self._reading_paused:
+            self._reading_paused = bool(arrived)
+            self.pause_reading(self._reading_paused)
+        if self._half_closed and not arrived and self._idle and not self._broken and self._transport is not None:
+            self._transport.close()  # what it wanted to ask will never be whole
+
+    def _parse(self, data: bytes) -> None:
+        if self._upgrading:
+            self._early += data
+            if len(self._early) > MAX_HEAD:
+                self.abort()
+            return
         if self._incoming is None or self._incoming.head is None:
             self._head_bytes += len(data)
         try:
@@ -96,13 +131,11 @@ class Http1(asyncio.Protocol):
                 # An upgrade that somebody wants is made by the request itself; all others are ignored.
                 data = data[exc.args[0] :]
                 if self._raw_expected():
-                    self._early = data
+                    self._upgrading, self._early = True, data
                     return
                 self._parser = httptools.HttpRequestParser(self)
             except httptools.HttpParserCallbackError as exc:
                 raise httptools.HttpParserError(str(exc.__context__ or exc)) from None
-
-    _early = b""
 
     def _raw_expected(self) -> bool:
         last = self._waiting[-1] if self._waiting else self._current
@@ -111,7 +144,7 @@ class Http1(asyncio.Protocol):
     def eof_received(self) -> bool:
         """A peer that has sent all it wants may wait for its answer; one that listens to a stream is gone."""
         self._half_closed = True
-        return self._current is not None and self._stream is None
+        return (self._current is not None or self.paused or bool(self._arrived)) and self._stream is None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -131,11 +164,22 @@ class Http1(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.paused = True
+        if self._stream is None and self._transport is not None:
+            self._loop.call_later(STUCK_S, self._look_if_stuck, self.buffered)
 
     def resume_writing(self) -> None:
         self.paused = False
         if self._stream is not None:
             self._stream.on_writable()
+        else:
+            self._next()
+
+    def _look_if_stuck(self, before: int) -> None:
+        if self.paused and self._stream is None and self._transport is not None:
+            if self.buffered >= before:
+                self._transport.abort()
+            else:
+                self._loop.call_later(STUCK_S, self._look_if_stuck, self.buffered)
 
     def shutdown(self) -> None:
         """The daemon stops: an idle connection ends now, a busy one behind its answer."""
@@ -234,8 +278,6 @@ class Http1(asyncio.Protocol):
             return
         self._disarm()
         self._waiting.append(request)
-        if self._transport is not None and len(self._waiting) > _AHEAD:
-            self._transport.pause_reading()
         self._next()
 
     # ---- refusals ----
@@ -273,16 +315,18 @@ class Http1(asyncio.Protocol):
     # ---- answers ----
 
     def _next(self) -> None:
-        if self._current is not None or self._transport is None:
+        if self._current is not None or self._transport is None or self._finished:
             return
+        if self.paused:
+            return  # it asks and does not take the answers
         if not self._waiting:
             self._arm()
             if self._half_closed or self._draining:
                 self._transport.close()
             return
         request = self._current = self._waiting.popleft()
-        if len(self._waiting) <= _AHEAD // 2 and not self._broken:
-            self._transport.resume_reading()
+        if self._arrived and len(self._waiting) <= _AHEAD // 2:
+            self._loop.call_soon(self._work)
         self._task = self._loop.create_task(self._serve(request))
 
     async def _serve(self, request: Incoming) -> None:
@@ -305,7 +349,8 @@ class Http1(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        keep = request.keep_alive and not (reply.close or self._draining or self._broken)
+        # Behind bytes that are no request there is nothing; what was asked before them is answered nevertheless.
+        keep = request.keep_alive and not reply.close and not (self._draining and not self._waiting)
         head = answer_head(reply.status, reply.content_type, reply.headers, len(reply.body), keep=keep)
         if request.head is not None and request.head.method == "HEAD":
             transport.write(head)
@@ -316,7 +361,10 @@ class Http1(asyncio.Protocol):
 
     def _finish(self) -> None:
         """The peer may still be sending: an unread byte would turn our answer into a reset."""
-        self._broken = True
+        self._broken = self._finished = True
+        for request in self._waiting:
+            self._give_up(request)
+        self._waiting.clear()
         transport = self._transport
         if transport is None:
             return
@@ -343,9 +391,11 @@ class Http1(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(stream_head(101, headers))
         self._raw = receive
-        if self._early:
-            self._loop.call_soon(receive, self._early)
-            self._early = b""
+        early = b"".join((self._early, *self._arrived))
+        self._arrived.clear()
+        self._early = b""
+        if early:
+            self._loop.call_soon(receive, early)
         return stream
 
     def write(self, data: bytes) -> None:

@@ -5,6 +5,8 @@ MAX_STREAMS requests at once. A peer that resets more than it lets finish, or do
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -33,12 +35,22 @@ STREAM_WINDOW = 1 * MIB
 CONNECTION_WINDOW = 4 * MIB
 MAX_STREAMS = 1024
 PING_S = 20.0
-_RESETS = 200  # beyond what was answered, before the peer is sent away
-_RESETS_FORGIVEN_PER_S = 10
+_IDLE_TALK = 100  # resets and frames that ask for nothing, beyond what was answered, before the peer is sent away
+_FORGIVEN_PER_S = 10
 _STREAM_HIGH = 256 * KIB  # bytes that wait for a window before a stream is not writable any more
+_STREAM_LOW = 16 * KIB  # the same on a connection that is full
+_HELD_HIGH = 1 * MIB  # bytes of a connection that wait: from there on it is full, and no further request is begun
+_BEGUN_AT_ONCE = 4  # of requests that had to wait: their answers shall be seen before more are begun
+_BEGUN_AGAIN_S = 0.01
+_WINDOW_LOW = 4 * KIB  # a request whose answer could not even begin to be sent waits
+_SLICE, _SLICE_MAX = 512, 64 * KIB  # of what came: so much is looked at at once
+_TURN_S = 0.001  # then others have theirs
 _WRITE_HIGH = 256 * KIB
 _FIRST_WINDOW = 65_535
 _FORBIDDEN = (b"connection", b"keep-alive", b"transfer-encoding", b"upgrade")
+
+
+_TALK = (h2.events.PingReceived, h2.events.RemoteSettingsChanged, h2.events.PriorityUpdated)
 
 
 class _Stream:
@@ -60,7 +72,8 @@ class _Stream:
 
     @property
     def writable(self) -> bool:
-        return len(self.out) < _STREAM_HIGH and not self._connection.paused and not self.gone.done()
+        high = _STREAM_LOW if self._connection.full else _STREAM_HIGH
+        return len(self.out) < high and not self._connection.paused and not self.gone.done()
 
     @property
     def buffered(self) -> int:
@@ -71,7 +84,7 @@ class _Stream:
 
     def write(self, data: bytes) -> None:
         if not self.gone.done() and data:
-            self.out += data
+            self._connection.hold(self, data)
             self._connection.flush_soon(self)
 
     def close(self) -> None:
@@ -111,8 +124,14 @@ class Http2(asyncio.Protocol):
         self._streams: dict[int, _Stream] = {}
         self._pending: dict[int, _Stream] = {}  # with something to send
         self._flushing = False
-        self._resets = 0.0
-        self._reset_at = 0.0
+        self._arrived: deque[memoryview] = deque()  # bytes that were not looked at yet
+        self._slice = _SLICE
+        self._later: deque[_Stream] = deque()  # requests that are not begun before answers are taken
+        self._beginning = False
+        self._held = 0  # bytes that wait for a window
+        self._taken = self._taken_before = 0  # bytes that did not have to wait any more
+        self._idle_talk = 0.0
+        self._talked_at = 0.0
         self._closing = False
         self._draining = False
         self._ping: asyncio.TimerHandle | None = None
@@ -146,8 +165,40 @@ class Http2(asyncio.Protocol):
         if self._closing:
             return
         self._heard = True
+        self._arrived.append(memoryview(data))
+        if len(self._arrived) == 1:
+            self._work()
+
+    def _work(self) -> None:
+        """What came, slice by slice. Frames are cheap to send and dear to understand: after a while it is the turn of
+        others, and nothing more is read until all is done."""
+        transport, began = self._transport, time.perf_counter()
+        now, end = began, began + _TURN_S
+        while self._arrived and not self._closing:
+            if now > end:
+                if transport is not None:
+                    transport.pause_reading()
+                self._loop.call_soon(self._work)
+                break
+            data = self._arrived[0]
+            self._understand(data[: self._slice])
+            if len(data) > self._slice:
+                self._arrived[0] = data[self._slice :]
+            else:
+                self._arrived.popleft()
+            before, now = now, time.perf_counter()
+            # Large frames go on in large slices.
+            grown = self._slice * 2 if now - before < _TURN_S / 8 else self._slice // 2
+            self._slice = max(_SLICE, min(_SLICE_MAX, grown))
+        if self._closing:
+            self._arrived.clear()
+        elif not self._arrived and transport is not None and not transport.is_closing():
+            transport.resume_reading()
+        self._pump()
+
+    def _understand(self, data: memoryview) -> None:
         try:
-            events = self._h2.receive_data(data)
+            events = self._h2.receive_data(bytes(data))
         except h2.exceptions.ProtocolError:
             self._leave()
             return
@@ -157,7 +208,6 @@ class Http2(asyncio.Protocol):
             return
         for event in events:
             self._take(event)
-        self._pump()
 
     def eof_received(self) -> bool:
         return False
@@ -199,6 +249,8 @@ class Http2(asyncio.Protocol):
             self._reset(event.stream_id)
         elif isinstance(event, h2.events.PingAckReceived):
             self._pong_due = False
+        elif isinstance(event, _TALK):
+            self._bother()
         elif isinstance(event, h2.events.ConnectionTerminated):
             self._close()
 
@@ -225,6 +277,8 @@ class Http2(asyncio.Protocol):
 
     def _data(self, event: h2.events.DataReceived) -> None:
         number, piece = int(event.stream_id or 0), bytes(event.data or b"")
+        if not piece and event.stream_ended is None:
+            self._bother()
         if event.flow_controlled_length:
             self._h2.acknowledge_received_data(event.flow_controlled_length, number)
         stream = self._streams.get(number)
@@ -244,18 +298,35 @@ class Http2(asyncio.Protocol):
         stream = self._streams.get(number)
         if stream is None or stream.task is not None:
             return
+        if not self._later and self._may_begin(stream):
+            self._start(stream)
+        else:
+            self._later.append(stream)
+
+    def _may_begin(self, stream: _Stream) -> bool:
+        """There is room for its answer, here and at the peer."""
+        try:
+            return not self.full and self._h2.local_flow_control_window(stream.number) >= _WINDOW_LOW
+        except h2.exceptions.ProtocolError:
+            return True  # the peer has reset it: that is noticed in a moment
+
+    def _start(self, stream: _Stream) -> None:
         stream.task = self._loop.create_task(self._serve(stream))
         stream.task.add_done_callback(consumed)
 
     def _reset(self, number: int | None) -> None:
         stream = self._streams.get(int(number or 0))
         if stream is None or not stream.streaming:  # to leave a stream of events is how one ends it
-            now = self._loop.time()
-            self._resets = max(0.0, self._resets - (now - self._reset_at) * _RESETS_FORGIVEN_PER_S) + 1
-            self._reset_at = now
+            self._bother()
         if stream is not None:
             self._drop(stream)
-        if self._resets > _RESETS:
+
+    def _bother(self) -> None:
+        """Something came that costs us more than the peer."""
+        now = self._loop.time()
+        self._idle_talk = max(0.0, self._idle_talk - (now - self._talked_at) * _FORGIVEN_PER_S) + 1
+        self._talked_at = now
+        if self._idle_talk > _IDLE_TALK:
             self._goodbye(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
 
     # ---- refusals ----
@@ -275,7 +346,7 @@ class Http2(asyncio.Protocol):
         self._streams.pop(stream.number, None)
         self._pending.pop(stream.number, None)
         self._give_up(stream)
-        stream.out.clear()
+        self._let_go(stream)
         if not stream.gone.done():
             stream.gone.set_result(None)
         if stream.task is not None:
@@ -301,10 +372,10 @@ class Http2(asyncio.Protocol):
         headers += [(name.lower(), value) for name, value in reply.headers if name.lower() not in _FORBIDDEN]
         self.send_headers(stream, headers, end=not reply.body)
         if reply.body:
-            stream.out += reply.body
+            self.hold(stream, reply.body)
             stream.ended = True
         self.flush_soon(stream)
-        self._resets = max(0.0, self._resets - 1)
+        self._idle_talk = max(0.0, self._idle_talk - 1)
 
     def send_headers(self, stream: _Stream, headers: Headers, *, end: bool) -> None:
         if stream.number not in self._streams:
@@ -327,10 +398,25 @@ class Http2(asyncio.Protocol):
     def _forget(self, stream: _Stream) -> None:
         self._streams.pop(stream.number, None)
         self._pending.pop(stream.number, None)
+        self._let_go(stream)
         if not stream.gone.done():
             stream.gone.set_result(None)
         if self._draining and not self._streams:
             self._goodbye(h2.errors.ErrorCodes.NO_ERROR)
+
+    # ---- what waits ----
+
+    @property
+    def full(self) -> bool:
+        return self._held >= _HELD_HIGH
+
+    def hold(self, stream: _Stream, data: bytes) -> None:
+        stream.out += data
+        self._held += len(data)
+
+    def _let_go(self, stream: _Stream) -> None:
+        self._held -= len(stream.out)
+        stream.out.clear()
 
     def flush_soon(self, stream: _Stream) -> None:
         if stream.number in self._streams:
@@ -345,6 +431,7 @@ class Http2(asyncio.Protocol):
 
     def _pump(self) -> None:
         """Send what the windows allow: a frame of each stream in turn, so that none waits behind all of another."""
+        was_full = self.full
         waiting = bool(self._pending)
         while waiting and not (self.paused or self._closing):
             waiting, size = False, 0
@@ -356,6 +443,33 @@ class Http2(asyncio.Protocol):
                     break
             self._send()
         self._send()
+        if was_full and not self.full:
+            self._room_again()
+        if self._later:
+            self._begin_later()
+
+    def _begin_later(self) -> None:
+        begun = 0
+        while self._later and not self._closing and begun < _BEGUN_AT_ONCE:
+            stream = self._later[0]
+            if stream.number in self._streams:
+                if not self._may_begin(stream):
+                    return
+                self._start(stream)
+                begun += 1
+            self._later.popleft()
+        if self._later and not self._closing and not self._beginning:
+            self._beginning = True
+            self._loop.call_later(_BEGUN_AGAIN_S, self._begin_again)
+
+    def _begin_again(self) -> None:
+        self._beginning = False
+        self._begin_later()
+
+    def _room_again(self) -> None:
+        for stream in list(self._streams.values()):
+            if stream.streaming and stream.writable:
+                stream.on_writable()
 
     def _pump_one(self, stream: _Stream) -> int:
         """Bytes of it that were sent. If there were any, it is the last in turn now."""
@@ -368,6 +482,8 @@ class Http2(asyncio.Protocol):
                 return 0
             piece = bytes(memoryview(stream.out)[:room])
             del stream.out[: len(piece)]
+            self._held -= len(piece)
+            self._taken += len(piece)
             last = stream.ended and not stream.out
             if piece or last:
                 self._h2.send_data(stream.number, piece, end_stream=last)
@@ -398,6 +514,10 @@ class Http2(asyncio.Protocol):
         if self._pong_due and not self._heard:
             self._close()
             return
+        if self._taken == self._taken_before and any(not one.streaming for one in self._pending.values()):
+            self._goodbye(h2.errors.ErrorCodes.FLOW_CONTROL_ERROR)  # it asks and does not take the answers
+            return
+        self._taken_before = self._taken if self._pending else -1
         self._heard = False
         self._pong_due = True
         self._h2.ping(b"topicd\0\0")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from topicd.child import malloc_trim
 from topicd.limits import MIB
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.storing.backlog import Backlog
-from topicd.shards.delivery.storing.trim_memory import MemoryTrimmer, malloc_trim
+from topicd.shards.delivery.storing.trim_memory import MemoryTrimmer
 
 
 def trimmer_of(taken: int, tail: int) -> tuple[MemoryTrimmer, Counters, Backlog, list[int]]:
