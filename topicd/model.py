@@ -67,6 +67,7 @@ class TopicConfig:
     idempotency_window_ms: int = field(default=120_000, metadata=_rule(0, 86_400_000))
     dedupe_node: bool = True
     retain: str = field(default="all", metadata=_choice("all", "acked"))
+    compact: str = field(default="none", metadata=_choice("none", "last-per-tag"))
     schema: str | None = field(default=None, metadata={"schema": True})  # JSON, as text
     lease_ms: int = field(default=30_000, metadata=_rule(100, 86_400_000))
     claim_jitter_ms: int = field(default=0, metadata=_rule(0, 5_000))
@@ -137,7 +138,12 @@ QUEUES_ONLY = (
 
 
 def _fitting(config: TopicConfig) -> TopicConfig:
-    """The same, unless it asks a log for what only queues have."""
+    """The same, unless it asks for what a topic of its kind does not have."""
+    if config.compact != "none":
+        if config.type == "queue":
+            raise InvalidRequest("config field compact is for logs: a queue keeps every job until it is acknowledged")
+        if config.durability == Durability.EPHEMERAL:
+            raise InvalidRequest("config field compact needs segments: an ephemeral topic has none")
     if config.type == "log":
         for f in fields(TopicConfig):
             if f.name in QUEUES_ONLY and getattr(config, f.name) != f.default:

@@ -139,9 +139,19 @@ def state(call: Call, want: TopicState) -> None:
             "settled_seq": topic.commits.settled(topic.seqs.visible),
             "open_commits": topic.commits.published,
             "lost": [list(gap) for gap in topic.contents.lost][:_LOST_SHOWN],
+            **_compacted(topic),
             **_queue(call, topic),
         }
     )
+
+
+def _compacted(topic: Topic) -> dict[str, Any]:
+    done = topic.compacted
+    if done is None:
+        return {}
+    return {
+        "compacted": {"through_seq": done.through, "deleted": done.deleted, "left": topic.seqs.visible - done.through}
+    }
 
 
 def _queue(call: Call, topic: Topic) -> dict[str, Any]:
