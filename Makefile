@@ -144,6 +144,11 @@ router-faults: setup
 backup-faults: setup
 	$(BIN)/python -m tests.faults.backups $(if $(EVERY),--every $(EVERY))
 
+.PHONY: compaction-faults
+# Every call of compaction: power lost, killed, failed.
+compaction-faults: setup
+	$(BIN)/python -m tests.faults.compaction $(if $(EVERY),--every $(EVERY))
+
 .PHONY: crash-backups
 # Backups in the middle of a storm of kills, each moment of it restored.
 crash-backups: setup

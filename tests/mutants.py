@@ -186,6 +186,35 @@ MUTANTS = [
         "            if len(self._found) >= 0:",
         pytest("tests/unit/delivery/test_delivery_laggards.py"),
     ),
+    # ---- compaction ----
+    Mutant(
+        "compaction: what was deleted supersedes",
+        "shards/storage/segment/superseded.py",
+        "if seq >= self.earliest and seq not in self.dead]",
+        "if seq >= self.earliest]",
+        pytest("tests/unit/delivery/removing/test_delivery_compaction.py"),
+    ),
+    Mutant(
+        "compaction: the newest goes, too",
+        "shards/storage/segment/superseded.py",
+        "superseded += seqs[:-1]",
+        "superseded += seqs",
+        pytest("tests/faults/test_compaction_faults.py"),
+    ),
+    Mutant(
+        "compaction: of commits that may be taken back",
+        "shards/delivery/removing/compaction.py",
+        "return info if info.sealed and info.last_seq <= settled else None",
+        "return info if info.sealed else None",
+        pytest("tests/unit/delivery/removing/test_delivery_compaction.py"),
+    ),
+    Mutant(
+        "compaction: of what is not sealed",
+        "shards/delivery/removing/compaction.py",
+        "return info if info.sealed and info.last_seq <= settled else None",
+        "return info if info.last_seq <= settled else None",
+        pytest("tests/unit/delivery/removing/test_delivery_compaction.py"),
+    ),
     # ---- backups ----
     Mutant(
         "backup: what comes while frozen is placed",

@@ -81,6 +81,10 @@ DELIVERY = {
     "jobs_dead": Metric("jobs_dead_total", "counter", "jobs of these that went to the dead letters"),
     "evicted": Metric("evicted_total", "counter", "records removed by cap or TTL"),
     "deleted": Metric("deleted_total", "counter", "records deleted on request"),
+    "compacted": Metric("compacted_records_total", "counter", "of these, older ones of a tag in compacted topics"),
+    "compacted_segments": Metric(
+        "compacted_segments_total", "counter", "segments whose tags were looked for in older ones"
+    ),
     "lagged": Metric("lagged_total", "counter", "times a subscriber fell behind its credit"),
     "lagging": Metric("lagging", "gauge", "topics of subscriptions that have no room for what came"),
     "cut_off": Metric("cut_off_total", "counter", "connections closed that did not read for 30 s"),

@@ -67,6 +67,7 @@ class TopicConfig:
     idempotency_window_ms: int = field(default=120_000, metadata=_rule(0, 86_400_000))
     dedupe_node: bool = True
     retain: str = field(default="all", metadata=_choice("all", "acked"))
+    compact: str = field(default="none", metadata=_choice("none", "last-per-tag"))
     schema: str | None = field(default=None, metadata={"schema": True})  # JSON, as text
     lease_ms: int = field(default=30_000, metadata=_rule(100, 86_400_000))
     claim_jitter_ms: int = field(default=0, metadata=_rule(0, 5_000))
@@ -140,12 +141,15 @@ QUEUES_ONLY = (
 
 
 _NULLABLE = ("priority", "hot_retain_segments", "hot_retain_bytes")
-# Fields that a queue does not take: its jobs are read when they are handed out, so they stay on the fast disk.
-LOGS_ONLY = ("hot_retain_segments", "hot_retain_bytes", "compress")
+# Fields that a queue does not take: its jobs are read when they are handed out, so they stay on the fast disk, and each
+# is kept until it is acknowledged.
+LOGS_ONLY = ("hot_retain_segments", "hot_retain_bytes", "compress", "compact")
 
 
 def _fitting(config: TopicConfig) -> TopicConfig:
-    """The same, unless it asks a log for what only queues have, or a queue for what only logs have."""
+    """The same, unless it asks for what a topic of its kind does not have."""
+    if config.compact != "none" and config.durability == Durability.EPHEMERAL:
+        raise InvalidRequest("config field compact needs segments: an ephemeral topic has none")
     foreign, other = (QUEUES_ONLY, "queues: a log") if config.type == "log" else (LOGS_ONLY, "logs: a queue")
     for f in fields(TopicConfig):
         if f.name in foreign and getattr(config, f.name) != f.default:

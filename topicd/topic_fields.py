@@ -23,6 +23,8 @@ HELP: dict[str, str] = {
     "idempotency_window_ms": "how long the key of a record is remembered",
     "dedupe_node": "whether readers may leave out records by their origin (exclude_nodes)",
     "retain": "all: caps and ttl decide; acked: what every named consumer has acknowledged is removed",
+    "compact": "last-per-tag: of records with the same tag the newest stays, older ones are deleted in the background; "
+    "those without a tag stay; none: all stay",
     "schema": "a JSON Schema that the data of every record must follow; @FILE on the command line; none: any bytes",
     "lease_ms": "how long a claimed job belongs to its worker",
     "claim_jitter_ms": "claims that come within this time are served together, one job each",
@@ -65,6 +67,7 @@ class TopicFields(TypedDict, total=False):
     idempotency_window_ms: int | str
     dedupe_node: bool
     retain: Literal["all", "acked"]
+    compact: Literal["none", "last-per-tag"]
     schema: dict[str, Any] | str | None
     lease: str | int
     lease_ms: int | str

@@ -95,6 +95,10 @@ def list_topics(app: App, prefix: str, limit: int | None, internal: bool) -> Non
         app.out.table(columns, rows)
 
 
+def _compacted(done: dict[str, int]) -> str:
+    return f"through {done['through_seq']}, {count(done['deleted'])} records deleted, {count(done['left'])} seqs to go"
+
+
 @topic.verb("show", examples="topicctl topic show orders")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @pass_app
@@ -114,6 +118,7 @@ def show(app: App, name: str) -> None:
             ("bytes", size(state.bytes)),
             ("seqs", f"{state.earliest_seq} to {state.head_seq}" if state.count else f"none, next is {state.next_seq}"),
             ("evicted below", str(state.evict_floor)),
+            *([("compacted", _compacted(state.compacted))] if state.compacted else []),
             *([("half a commit", f"above {state.settled_seq}")] if state.open_commits else []),
             *([("power loss", ", ".join(f"{first} to {last}" for first, last in state.lost))] if state.lost else []),
             *([("copied by", ", ".join(routers.leaving))] if routers.leaving else []),

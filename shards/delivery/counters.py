@@ -10,6 +10,8 @@ class Counters:
         self.forwarded = 0
         self.evicted = 0
         self.deleted = 0
+        self.compacted = 0
+        self.compacted_segments = 0
         self.lagged = 0
         self.tombstones = 0
         self.throttled = 0
@@ -24,6 +26,8 @@ class Counters:
             "forwarded": self.forwarded,
             "evicted": self.evicted,
             "deleted": self.deleted,
+            "compacted": self.compacted,
+            "compacted_segments": self.compacted_segments,
             "lagged": self.lagged,
             "tombstones": self.tombstones,
             "throttled": self.throttled,

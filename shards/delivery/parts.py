@@ -37,6 +37,7 @@ from topicd.shards.delivery.reading.reading import Reader
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.reading.subscriptions import Pushing
 from topicd.shards.delivery.relay import Relay
+from topicd.shards.delivery.removing.compaction import Compaction
 from topicd.shards.delivery.removing.deletion import Deletion
 from topicd.shards.delivery.removing.reclaim import Reclaimer
 from topicd.shards.delivery.removing.retention import Retention
@@ -155,6 +156,7 @@ class Parts:
             *(place, loop, channel_threads or pool, catalog, self.appender, reader, self.deletion, outlets),
             *(self._ask_slots, self._tell_slots),
         )
+        self.compaction = Compaction(place, loop, pool, catalog, self.deletion, backlog, counters, board)
         self.backup_hold = BackupHold(
             *(place, loop, outlets, backlog, direct, self.rounds, self.snapshots, self.channels.files, tiering)
         )
@@ -192,13 +194,14 @@ class Parts:
                 follower.gone()
             topic.followers.clear()
 
-        catalog.on_born += [metadata_changed, self.patterns.note_new_topic]
+        catalog.on_born += [metadata_changed, self.patterns.note_new_topic, self.compaction.note]
         # What the old TTL has taken does not come back with a longer one.
         catalog.before_change += [self.retention.expire]
-        catalog.on_changed += [self.deletion.free_acked, metadata_changed, self.agenda.moved]
+        catalog.on_changed += [self.deletion.free_acked, metadata_changed, self.compaction.note, self.agenda.moved]
         catalog.on_gone += [
             tell_followers,
             self.agenda.ready.forget,
+            self.compaction.forget,
             self.segments.drop,
             lambda topic: self.direct.fail(topic, topic.gone()),
             backlog.forget,
@@ -229,6 +232,7 @@ class Parts:
         self.trimmer.tick()
         self.routing.tick()
         self.tiering.tick()
+        self.compaction.tick()
         if self._surveying is None:
             self._surveying = asyncio.ensure_future(self._look_after(), loop=self.loop)
 

@@ -248,6 +248,7 @@ class DeliveryShard:
         parts = self._parts
         self._shard.stats.state = "draining"
         parts.backup_hold.close()
+        parts.compaction.close()
         parts.channels.draining = True
         parts.admission.draining = parts.wal_sync.draining = parts.queues.tools.draining = True
         self._server.close()

@@ -44,6 +44,7 @@ class TopicState(
     answer="topic, topic_id, head_seq, earliest_seq, next_seq, evict_floor, count, bytes, last_write_ts, last_read_ts, "
     "effective_priority, config, segments, stored_seq, settled_seq (up to there nothing belongs to an open commit), "
     "open_commits (of which something is published), lost [[first, last]] (see FORGIVE_GAP; the first 64), "
+    "compacted {through_seq, deleted, left (seqs)} (where compact is set), "
     "queue {ready, in_flight, dead_lettered} (of queues), files? [{first_seq, last_seq, data_bytes, dead_bytes, "
     "first_ts, last_ts, sealed, cold, packed}] (the last 200)",
 ):

@@ -146,6 +146,7 @@ def state(call: Call, want: TopicState) -> None:
             "settled_seq": topic.commits.settled(topic.seqs.visible),
             "open_commits": topic.commits.published,
             "lost": [list(gap) for gap in topic.contents.lost][:_LOST_SHOWN],
+            **_compacted(topic),
             **_queue(call, topic),
             **({"files": [_file(info) for info in topic.contents.segments[-_FILES_SHOWN:]]} if want.files else {}),
         }
@@ -155,6 +156,15 @@ def state(call: Call, want: TopicState) -> None:
 def _file(info: SegmentInfo) -> dict[str, Any]:
     names = ("first_seq", "last_seq", "data_bytes", "dead_bytes", "first_ts", "last_ts", "sealed")
     return {**{name: getattr(info, name) for name in names}, "cold": info.lies.cold, "packed": info.lies.packed}
+
+
+def _compacted(topic: Topic) -> dict[str, Any]:
+    done = topic.compacted
+    if done is None:
+        return {}
+    return {
+        "compacted": {"through_seq": done.through, "deleted": done.deleted, "left": topic.seqs.visible - done.through}
+    }
 
 
 def _queue(call: Call, topic: Topic) -> dict[str, Any]:

@@ -24,6 +24,8 @@ def unfit_source(config: TopicConfig) -> str:
         return "its source has a cap"
     if config.retain == "acked":
         return "its source keeps records only until they are acknowledged"
+    if config.compact != "none":
+        return "its source keeps the newest record of each tag only"
     return ""
 
 
@@ -51,4 +53,6 @@ def logged_into(dest: Topic, graph: Graph, durability: str) -> str:
         return f"its class {config.durability} promises more than its source's, {durability}"
     if config.retain == "acked":
         return "it keeps records only until they are acknowledged"
+    if config.compact != "none":
+        return "it keeps the newest record of each tag only"
     return ""

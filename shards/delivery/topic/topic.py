@@ -14,6 +14,7 @@ from topicd.model import TopicConfig, is_internal
 from topicd.shards.delivery.queues.jobs import Jobs
 from topicd.shards.delivery.topic.changes import Changes
 from topicd.shards.delivery.topic.commits import CommitTable
+from topicd.shards.delivery.topic.compacted import Compacted
 from topicd.shards.delivery.topic.consumers import ConsumerTable
 from topicd.shards.delivery.topic.contents import Contents
 from topicd.shards.delivery.topic.flight import Flight
@@ -33,6 +34,7 @@ class Topic:
         "consumers",
         "commits",
         "inflows",
+        "compacted",
         "queue",
     )  # attributes that are a TopicPart, or None
 
@@ -53,6 +55,7 @@ class Topic:
         self.consumers = ConsumerTable()
         self.commits = CommitTable()
         self.inflows = Inflows()
+        self.compacted: Compacted | None = Compacted() if config.compact != "none" else None
         self.queue: Jobs | None = Jobs(config) if config.type == "queue" else None
         self.followers: set[Follower] = set()
         self.last_write_ms = 0
@@ -70,6 +73,8 @@ class Topic:
         self.policy = Policy(config, internal=before.internal, own=before.own)
         if self.queue is not None:
             self.queue.configure(config)
+        if (config.compact != "none") != (self.compacted is not None):
+            self.compacted = Compacted() if self.compacted is None else None
         if before.logged and not self.policy.logged:
             self.seqs.forget_marks()  # nothing was given out yet, or it could not change
 

@@ -243,6 +243,10 @@ class TagTable:
         at, size, _, _ = self._entry(number)
         return bytes(self._view[self._keys_at + at : self._keys_at + at + size])
 
+    def seqs(self, number: int) -> list[int]:
+        """Of the records with that tag, ascending."""
+        return self._postings(number, number + 1)
+
     def _postings(self, low: int, high: int) -> list[int]:
         """Seqs of the tags low to high - 1: those of neighbours lie side by side."""
         first = self._entry(low)[2]

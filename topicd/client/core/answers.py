@@ -43,6 +43,7 @@ class TopicState:
     settled_seq: int  # up to there nothing belongs to a commit that is under way
     open_commits: int  # commits under way of which something is published
     lost: list[list[int]]  # [first, last] of what a loss of power may have taken and nobody has forgiven
+    compacted: dict[str, int] | None = None  # through_seq, deleted, left (seqs), where compact is set
 
 
 @dataclass(frozen=True, slots=True)

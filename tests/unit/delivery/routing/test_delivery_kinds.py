@@ -34,6 +34,7 @@ def graph(*ways: tuple[str, str]) -> Graph:
         ({"cap_bytes": 5_000}, False),
         ({"ttl_ms": 5_000}, False),
         ({"retain": "acked"}, False),
+        ({"compact": "last-per-tag"}, False),
         ({"durability": "memory"}, False),
         ({"durability": "ephemeral"}, False),
         ({"type": "queue"}, False),
@@ -63,6 +64,7 @@ def test_a_source_with_what_is_about_to_be() -> None:
         ({"durability": "ephemeral"}, "fsync", False),
         ({"type": "queue"}, "fsync", False),
         ({"retain": "acked"}, "fsync", False),
+        ({"compact": "last-per-tag"}, "fsync", False),
     ],
 )
 def test_destinations_that_promise_no_more(config: dict[str, Any], of: str, fit: bool) -> None:
