@@ -39,7 +39,7 @@ def test_a_killed_run_of_tests_leaves_nothing(tmp_path: Path, number: int) -> No
         assert run.stdout is not None
         assert run.stdout.readline() == b"ready\n"
         daemon = Daemon(tmp_path)
-        assert len(list(processes_of(str(tmp_path)))) == 3
+        assert len(list(processes_of(str(tmp_path)))) == 4  # supervisor, template, two shards
         assert daemon.shm_left()
         os.killpg(run.pid, number)
         run.wait(60)
