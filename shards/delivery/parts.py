@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from topicd.errors import TopicdError
+from topicd.ipc.control import ControlChannel
 from topicd.ipc.protocol.messages import ChannelSlots
 from topicd.limits import ROUTERS
 from topicd.shards.delivery.agenda import Agenda
@@ -136,7 +137,7 @@ class Parts:
         business = pool.business if isinstance(pool, CountedThreads) else lambda: 0.0
         load = self.load = Load(
             *(place, board, loop, agenda.ready, outlets, pressure, business),
-            lambda: shard.channel.send({"event": "pressed"}),
+            lambda: _call_supervisor(shard.channel),
         )
         self.turn = Turn(place, shard.bell, loop, outlets, agenda, self.appender, retention, pulse, board, load)
         self._pump, self._polite = shop.pump, shop.pump.polite
@@ -252,3 +253,9 @@ class Parts:
             log.exception("looking after the topics failed")
         finally:
             self._surveying = None
+
+
+def _call_supervisor(channel: ControlChannel) -> None:
+    """Somebody should look at the pressure. One that is gone or deaf is noticed by those who wait for it."""
+    with suppress(EOFError, BufferError):
+        channel.send({"event": "pressed"})

@@ -12,13 +12,16 @@ from topicd.shards.delivery.survey import TOP_TOPICS
 
 def test_every_key_is_a_metric_and_every_metric_has_its_key(desk: Desk) -> None:
     saves = {"store_saves", "store_save_failures", "store_save_histogram", "store_save_seconds"}  # of two metrics
+    appends = {"append_histogram", "append_seconds_total"}  # of one
     assert set(desk.parts.figures.page()) == {
         *metrics.DELIVERY,
         "top_topics",
         "top_consumers",
         "top_routers",
         "cold_trouble",
+        "stopped_queues",
         *saves,
+        *appends,
     }
 
 

@@ -7,9 +7,11 @@ import errno
 import pytest
 
 from tests.unit.delivery.desk import Desk
+from topicd.ipc.control import ControlChannel
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import FETCH
 from topicd.limits import MIB
+from topicd.shards.delivery.parts import _call_supervisor
 
 
 def test_a_birth_is_known_to_the_next_snapshot(desk: Desk) -> None:
@@ -112,3 +114,10 @@ def test_routers_have_half_the_share_while_the_pressure_is_high(desk: Desk) -> N
         for look in desk.parts.load.on_beat:
             look()
         assert pump.polite == expected
+
+
+def test_pressure_is_told_to_nobody_when_the_supervisor_is_gone() -> None:
+    channel, theirs = ControlChannel.pair()
+    theirs.close()
+    _call_supervisor(channel)
+    channel.close()

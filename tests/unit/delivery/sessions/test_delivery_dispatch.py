@@ -38,6 +38,7 @@ FIELDS: dict[str, Any] = {
     "lease_ms": 1_000,
     "work": 1,
     "schedule": "* * * * *",
+    "action": "ready",
 }
 
 
