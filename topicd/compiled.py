@@ -75,6 +75,7 @@ MODULES = (
     "topicd.shards.delivery.topic.catalog",
     "topicd.shards.delivery.topic.changes",
     "topicd.shards.delivery.topic.commits",
+    "topicd.shards.delivery.topic.compacted",
     "topicd.shards.delivery.topic.consumers",
     "topicd.shards.delivery.topic.contents",
     "topicd.shards.delivery.topic.flight",
