@@ -27,7 +27,18 @@ if TYPE_CHECKING:
 # Executors wait out a restart of the daemon.
 PATIENCE_S = 60.0
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
-_RANKS = {"files": 3, "absent": 2, "first_seq": 1}  # of reports: left out where the terminal is narrow, highest first
+# Of reports: left out where the terminal is narrow, highest first.
+_RANKS = {
+    "files": 3,
+    "absent": 2,
+    "first_seq": 1,
+    "waiting_p99_ms": 6,
+    "running_p99_ms": 5,
+    "waiting_p95_ms": 4,
+    "running_p95_ms": 3,
+    "per_s": 2,
+    "retried": 1,
+}
 
 pipeline = Group("pipeline", help="Run Spark jobs over topics.", no_args_is_help=True)
 run = Group("run", help="Run a pipeline.", no_args_is_help=True)

@@ -26,6 +26,10 @@ class Ranges:
         ranges._covered = sum(ranges._lasts) - sum(ranges._firsts) + len(ranges._firsts)
         return ranges
 
+    def __reduce__(self) -> tuple[type[Ranges], tuple[list[tuple[int, int]]]]:
+        """For processes of Spark: machine code and source do not understand each other's attributes."""
+        return Ranges, (list(self),)
+
     @property
     def covered(self) -> int:
         """How many seqs are in the set."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -63,3 +64,22 @@ def test_machine_code_is_used_until_one_source_changes(tree: Path) -> None:
 
 def test_this_process_tests_the_sources() -> None:
     assert compiled.why_not_used
+
+
+def test_no_interpreted_class_stands_on_a_compiled_one() -> None:
+    """It could be imported, and not made."""
+    wrong = []
+    for path in sorted((ROOT / "shards").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        module = ".".join(("topicd", *path.relative_to(ROOT).with_suffix("").parts))
+        imported = {
+            alias.asname or alias.name: node.module
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and module not in compiled.MODULES:
+                bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+                wrong += [f"{module}.{node.name}({base})" for base in bases if imported.get(base) in compiled.MODULES]
+    assert wrong == []

@@ -36,9 +36,12 @@ export async function open(shared, parts, params) {
   const lines = h("div");
   node.append(lines);
 
+  let asked = 0;
   async function load() {
     const wanted = query({ ...state, page_size: SIZE, sort: state.sort, only: state.only });
+    const mine = ++asked;
     const found = await get("/dashboard/topics" + wanted);
+    if (mine !== asked) return; // an answer that was overtaken says what nobody asks any more
     put(list, tableOf(found.topics, state.sort, (sort) => go({ sort })));
     put(foot, found.total !== undefined ? h("span", { class: "sub" }, `${count(found.total)} topics, as of ${found.age_s} s ago`) : null,
       h("span", { class: "spring" }),
