@@ -1,9 +1,10 @@
 """One bit of every byte of every file, one after the other: what is served is right, or reported, or refused with the
 reason; fsck agrees with the start, and repair takes nothing away. `make flips`.
 
-    python -m tests.corrupt.flips                       every byte: a quarter of an hour on one core
+    python -m tests.corrupt.flips                       every byte: an hour and a half on one core
     python -m tests.corrupt.flips --each 20 --seed 7    so many of each kind of file
     python -m tests.corrupt.flips --share 0/4           the first of four shares, to be run side by side
+    python -m tests.corrupt.flips --small               every byte of small files: not of the log and of records
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.corrupt.world import Truth, build
 
 PART_BYTES = 900  # of a snapshot: several parts
 WORLDS = (None, PART_BYTES)
+LARGE = (".data", ".log")
 
 
 class Flip(NamedTuple):
@@ -74,6 +76,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.corrupt.flips")
     parser.add_argument("--each", type=int, default=None, help="so many of each kind of file; default: every byte")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--small", action="store_true", help="not the bytes of the log and of records")
     parser.add_argument("--share", default="0/1", help="I/N: every Nth of them, beginning with the Ith")
     args = parser.parse_args()
     share, shares = map(int, args.share.split("/"))
@@ -83,7 +86,7 @@ def main() -> int:
             template = Path(place) / f"template-{number}"
             truth = build(template, part_bytes) if part_bytes else build(template)
             flips = list(every(template)) if args.each is None else some(template, args.each, random.Random(args.seed))
-            flips = flips[share::shares]
+            flips = [flip for flip in flips if not (args.small and flip.path.suffix in LARGE)][share::shares]
             kinds = sorted({"/".join(filter(None, flip.kind)) for flip in flips})
             print(f"{len(flips)} bytes of {len({flip.path for flip in flips})} files: {' '.join(kinds)}", flush=True)
             for flip in flips:
