@@ -27,8 +27,8 @@ class Doorbell:
     """One process's bell, held by the process itself and by all who may wake it."""
 
     def __init__(self, region: shm.Region, process: int, fd: int) -> None:
-        self._memory = region.memory
-        self._at = shm.BODY_AT + process * _STRIDE
+        self.memory = region.memory
+        self.at = shm.BODY_AT + process * _STRIDE
         self.fd = fd
 
     def ring_and_yield(self) -> None:
@@ -39,9 +39,9 @@ class Doorbell:
 
     def ring(self) -> bool:
         """True if somebody slept."""
-        if core.fence_load(self._memory, self._at):
+        if core.fence_load(self.memory, self.at):
             # Cleared here so that the next ring costs nothing; the sleeper announces anew once it was woken.
-            core.store(self._memory, self._at, 0)
+            core.store(self.memory, self.at, 0)
             os.eventfd_write(self.fd, 1)
             return True
         return False
@@ -51,11 +51,11 @@ class Doorbell:
         os.eventfd_write(self.fd, 1)
 
     def announce(self) -> None:
-        core.store_fence(self._memory, self._at, 1)
+        core.store_fence(self.memory, self.at, 1)
 
     def withdraw(self) -> None:
         """Not asleep after all: nobody needs to ring until the next announcement."""
-        core.store(self._memory, self._at, 0)
+        core.store(self.memory, self.at, 0)
 
     def awake(self) -> None:
         """Withdraw the announcement and empty the eventfd; rings coalesce, their number means nothing."""

@@ -103,7 +103,7 @@ class Board:
 
     def __init__(self, region: shm.Region) -> None:
         self._region = region
-        self._memory = region.memory
+        self.memory = region.memory
 
     @classmethod
     def attach(cls, instance: str) -> Board:
@@ -116,28 +116,28 @@ class Board:
 
     @property
     def value(self) -> float:
-        return core.load(self._memory, _VALUE) / _MILLION
+        return core.load(self.memory, _VALUE) / _MILLION
 
     @property
     def steps(self) -> int:
-        return core.load(self._memory, _STEPS)
+        return core.load(self.memory, _STEPS)
 
     @property
     def gather_us(self) -> int:
-        return core.load(self._memory, _GATHER)
+        return core.load(self.memory, _GATHER)
 
     @property
     def commit_us(self) -> int:
-        return core.load(self._memory, _COMMIT)
+        return core.load(self.memory, _COMMIT)
 
     @property
     def watching(self) -> bool:
-        return core.load(self._memory, _WATCHING) != 0
+        return core.load(self.memory, _WATCHING) != 0
 
     @property
     def pausing(self) -> bool:
         """Topics of negative priority are not pushed."""
-        return core.load(self._memory, _STEPS) & _PAUSE_BIT != 0
+        return core.load(self.memory, _STEPS) & _PAUSE_BIT != 0
 
     @property
     def routers_lower(self) -> int:
@@ -147,11 +147,11 @@ class Board:
     @property
     def refusing(self) -> bool:
         """A write whose ring is full is throttled."""
-        return core.load(self._memory, _STEPS) & _REFUSE_BIT != 0
+        return core.load(self.memory, _STEPS) & _REFUSE_BIT != 0
 
     def say(self, value: float, steps: int, gather_us: int, commit_us: int, *, watching: bool) -> None:
         """Of the supervisor only."""
-        memory = self._memory
+        memory = self.memory
         core.store(memory, _VALUE, round(value * _MILLION))
         core.store(memory, _GATHER, gather_us)
         core.store(memory, _COMMIT, commit_us)
@@ -162,7 +162,7 @@ class Board:
 
     def report(self, shard: int, said: Inputs) -> None:
         """Of that delivery shard only."""
-        memory, at = self._memory, _LINES + shard * LINE
+        memory, at = self.memory, _LINES + shard * LINE
         core.store(memory, at, said.depth)
         core.store(memory, at + 8, round(said.latency_ms * 1_000))
         core.store(memory, at + 16, round(said.pool * _MILLION))
@@ -170,7 +170,7 @@ class Board:
         core.store(memory, at + 32, round(said.backlog * _MILLION))
 
     def said(self, shard: int) -> Inputs:
-        memory, at = self._memory, _LINES + shard * LINE
+        memory, at = self.memory, _LINES + shard * LINE
         return Inputs(
             core.load(memory, at),
             core.load(memory, at + 8) / 1_000,

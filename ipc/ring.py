@@ -62,7 +62,7 @@ class Ring:
 
     def __init__(self, region: shm.Region) -> None:
         self._region = region
-        self._memory = region.memory
+        self.memory = region.memory
         self.capacity = region.body_len - (BODY_AT - shm.BODY_AT)
 
     @classmethod
@@ -74,61 +74,61 @@ class Ring:
 
     @property
     def head(self) -> int:
-        return core.load(self._memory, _HEAD)
+        return core.load(self.memory, _HEAD)
 
     @property
     def written_pos(self) -> int:
-        return core.load(self._memory, _WRITTEN)
+        return core.load(self.memory, _WRITTEN)
 
     @property
     def synced_pos(self) -> int:
-        return core.load(self._memory, _SYNCED)
+        return core.load(self.memory, _SYNCED)
 
     @property
     def sync_wanted_pos(self) -> int:
-        return core.load(self._memory, _SYNC_WANTED)
+        return core.load(self.memory, _SYNC_WANTED)
 
     @property
     def write_wanted_pos(self) -> int:
         """Read after set_written(): the fences here and in want_write() let at least one side see the other."""
-        return core.fence_load(self._memory, _WRITE_WANTED)
+        return core.fence_load(self.memory, _WRITE_WANTED)
 
     @property
     def absorbed_pos(self) -> int | None:
         """None while what was replayed at the start of the producer is not absorbed yet."""
-        raw = core.load(self._memory, _ABSORBED)
+        raw = core.load(self.memory, _ABSORBED)
         return raw - 1 if raw else None
 
     @property
     def failed_epoch(self) -> int:
-        return core.load(self._memory, _FAILED_EPOCH)
+        return core.load(self.memory, _FAILED_EPOCH)
 
     @property
     def failure(self) -> tuple[int, int]:
         """(position above which nothing was stored, errno) of the newest failure."""
-        return core.load(self._memory, _FAILED_POS), core.load(self._memory, _FAILED_ERRNO)
+        return core.load(self.memory, _FAILED_POS), core.load(self.memory, _FAILED_ERRNO)
 
     @property
     def resync(self) -> tuple[int, int]:
         """(epoch answered, position where valid bytes begin again)."""
-        return core.load(self._memory, _RESYNC_EPOCH), core.load(self._memory, _RESYNC_POS)
+        return core.load(self.memory, _RESYNC_EPOCH), core.load(self.memory, _RESYNC_POS)
 
     @property
     def read_only_errno(self) -> int:
-        return core.load(self._memory, _READ_ONLY)
+        return core.load(self.memory, _READ_ONLY)
 
     @property
     def waiting_files(self) -> int:
-        return core.load(self._memory, _WAITING_FILES)
+        return core.load(self.memory, _WAITING_FILES)
 
     @property
     def consumer_pid(self) -> int:
-        return core.load(self._memory, _CONSUMER_PID)
+        return core.load(self.memory, _CONSUMER_PID)
 
     @property
     def took_us(self) -> tuple[int, int, int]:
         """(waiting for company, write, sync) of what was stored last."""
-        memory = self._memory
+        memory = self.memory
         return core.load(memory, _WINDOW_US), core.load(memory, _WRITE_US), core.load(memory, _SYNC_US)
 
     @property
@@ -155,7 +155,7 @@ class RingProducer(Ring):
         not fit now."""
         if not self.has_room(size):
             return None
-        head, memory, capacity = self._head, self._memory, self.capacity
+        head, memory, capacity = self._head, self.memory, self.capacity
         for part in parts:
             head = core.ring_write(memory, BODY_AT, capacity, head, part, 0, len(part))
         self._head = head
@@ -163,19 +163,19 @@ class RingProducer(Ring):
         return head
 
     def want_sync(self, position: int) -> None:
-        core.store(self._memory, _SYNC_WANTED, position)
+        core.store(self.memory, _SYNC_WANTED, position)
 
     def want_write(self, position: int) -> None:
         """Be rung when everything below is written. Look at written_pos afterwards, or place the bytes afterwards."""
-        core.store_fence(self._memory, _WRITE_WANTED, position)
+        core.store_fence(self.memory, _WRITE_WANTED, position)
 
     def set_absorbed(self, position: int | None) -> None:
-        core.store(self._memory, _ABSORBED, 0 if position is None else position + 1)
+        core.store(self.memory, _ABSORBED, 0 if position is None else position + 1)
 
     def answer_failure(self, epoch: int) -> None:
         """What is written from now on is valid again; the consumer drops everything before."""
-        core.store(self._memory, _RESYNC_POS, self._head)
-        core.store(self._memory, _RESYNC_EPOCH, epoch)
+        core.store(self.memory, _RESYNC_POS, self._head)
+        core.store(self.memory, _RESYNC_EPOCH, epoch)
 
 
 class RingConsumer(Ring):
@@ -185,37 +185,37 @@ class RingConsumer(Ring):
         """The bytes [start, end) where they lie; valid until written_pos passes them."""
         if start == end:
             return []
-        body = memoryview(self._memory)[BODY_AT : BODY_AT + self.capacity]
+        body = memoryview(self.memory)[BODY_AT : BODY_AT + self.capacity]
         a, b = start % self.capacity, end % self.capacity
         return [body[a:b]] if a < b else [body[a:], *([body[:b]] if b else [])]
 
     def set_written(self, position: int) -> None:
-        core.store(self._memory, _WRITTEN, position)
+        core.store(self.memory, _WRITTEN, position)
 
     def set_synced(self, position: int) -> None:
-        core.store(self._memory, _SYNCED, position)
+        core.store(self.memory, _SYNCED, position)
 
     def fail(self, position: int, errno: int) -> int:
         """Tell the producer that nothing above position was stored; the epoch it must answer."""
-        core.store(self._memory, _FAILED_POS, position)
-        core.store(self._memory, _FAILED_ERRNO, errno)
+        core.store(self.memory, _FAILED_POS, position)
+        core.store(self.memory, _FAILED_ERRNO, errno)
         epoch = self.failed_epoch + 1
-        core.store(self._memory, _FAILED_EPOCH, epoch)
+        core.store(self.memory, _FAILED_EPOCH, epoch)
         return epoch
 
     def set_read_only(self, errno: int) -> None:
-        core.store(self._memory, _READ_ONLY, errno)
+        core.store(self.memory, _READ_ONLY, errno)
 
     def set_consumer_pid(self, pid: int) -> None:
-        core.store(self._memory, _CONSUMER_PID, pid)
+        core.store(self.memory, _CONSUMER_PID, pid)
 
     def set_write_took(self, window_us: int, write_us: int) -> None:
         """Before set_written(): whoever sees that finds this."""
-        core.store(self._memory, _WINDOW_US, window_us)
-        core.store(self._memory, _WRITE_US, write_us)
+        core.store(self.memory, _WINDOW_US, window_us)
+        core.store(self.memory, _WRITE_US, write_us)
 
     def set_sync_took(self, sync_us: int) -> None:
-        core.store(self._memory, _SYNC_US, sync_us)
+        core.store(self.memory, _SYNC_US, sync_us)
 
     def set_waiting_files(self, files: int) -> None:
-        core.store(self._memory, _WAITING_FILES, files)
+        core.store(self.memory, _WAITING_FILES, files)

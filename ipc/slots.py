@@ -25,10 +25,11 @@ def create(name: str, payload_max: int, instance: str, kind: shm.RegionKind = sh
 class Slots:
     def __init__(self, region: shm.Region) -> None:
         self._region = region
-        self._memory = region.memory
+        self.memory = region.memory
         self._size = region.body_len // 2
         self._first = shm.BODY_AT
-        self._number = max((n for n, _ in self._valid()), default=0)
+        # Of the newest value; whoever writes through `memory` instead counts it on.
+        self.number = max((n for n, _ in self._valid()), default=0)
 
     @classmethod
     def attach(cls, name: str, instance: str, kind: shm.RegionKind = shm.RegionKind.SLOTS) -> Slots:
@@ -40,12 +41,12 @@ class Slots:
     def write(self, payload: bytes) -> None:
         if _HEAD.size + len(payload) > self._size:
             raise FormatError(f"{self._region.name}: {len(payload)} bytes do not fit a slot of {self._size}")
-        number = self._number + 1
+        number = self.number + 1
         summed = core.xxh3_64(_SUMMED.pack(number, len(payload)) + payload)
         at = self._first if number % 2 == 0 else self._first + self._size
         # The slot of the previous value stays untouched: a reader always finds one whole slot.
-        self._memory[at : at + _HEAD.size + len(payload)] = _HEAD.pack(number, len(payload), 0, summed) + payload
-        self._number = number
+        self.memory[at : at + _HEAD.size + len(payload)] = _HEAD.pack(number, len(payload), 0, summed) + payload
+        self.number = number
 
     def read(self) -> bytes | None:
         """The newest whole value, None if there never was one."""
@@ -53,7 +54,7 @@ class Slots:
             found = max(self._valid(), default=None)
             if found is not None:
                 return found[1]
-            if not any(self._memory[self._at(n) : self._at(n) + 8].strip(b"\0") for n in (0, 1)):
+            if not any(self.memory[self._at(n) : self._at(n) + 8].strip(b"\0") for n in (0, 1)):
                 return None
         raise FormatError(f"{self._region.name}: no whole value in either slot")
 
@@ -64,10 +65,10 @@ class Slots:
         found = []
         for slot in (0, 1):
             at = self._at(slot)
-            number, length, _, summed = _HEAD.unpack_from(self._memory, at)
+            number, length, _, summed = _HEAD.unpack_from(self.memory, at)
             if number == 0 or number % 2 != slot or _HEAD.size + length > self._size:
                 continue
-            payload = bytes(self._memory[at + _HEAD.size : at + _HEAD.size + length])
+            payload = bytes(self.memory[at + _HEAD.size : at + _HEAD.size + length])
             if core.xxh3_64(_SUMMED.pack(number, length) + payload) == summed:
                 found.append((number, payload))
         return found

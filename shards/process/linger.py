@@ -18,7 +18,7 @@ class Linger:
 
     def __init__(self, most_us: int) -> None:
         # On a single core the one to be waited for could not work meanwhile.
-        self._most_ns = most_us * 1000 if len(os.sched_getaffinity(0)) > 1 else 0
+        self.most_ns = most_us * 1000 if len(os.sched_getaffinity(0)) > 1 else 0
         self._misses = 0
         self._pause = 0
 
@@ -27,11 +27,11 @@ class Linger:
         if self._pause:
             self._pause -= 1
             return False
-        return self._most_ns > 0
+        return self.most_ns > 0
 
     def until(self, here: Callable[[], bool]) -> bool:
         """False: it did not come in time."""
-        end = time.monotonic_ns() + self._most_ns
+        end = time.monotonic_ns() + self.most_ns
         while not here():
             if time.monotonic_ns() >= end:
                 self._misses = min(self._misses + 1, _MISSES_MAX)

@@ -61,16 +61,16 @@ class Committer:
         window_us: Callable[[], int] = lambda: 0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._log = wal
-        self._state = state
+        self.log = wal
+        self.state = state
         self._clock = clock
-        self._inlets = inlets
-        self._disk_sync_s = disk_sync_s
+        self.inlets = inlets
+        self.disk_sync_s = disk_sync_s
         self._window_us = window_us
         self._sleep = sleep
         self._waited_us = 0  # of the group under way
-        self._group_limit = 0
-        self._last_sync = clock.monotonic()
+        self.group_limit = 0
+        self.last_sync = clock.monotonic()
         self._latched_since: float | None = None
         self._finished: dict[int, tuple[int, ...]] = {}
         self._attested_lsn = 0
@@ -84,9 +84,9 @@ class Committer:
         self.sync_latency = Histogram()
 
     def open(self, group_limit: int) -> None:
-        self._group_limit = group_limit
-        self._written_lsn = self._log.lsn
-        for inlet in self._inlets:
+        self.group_limit = group_limit
+        self._written_lsn = self.log.lsn
+        for inlet in self.inlets:
             self._take_over(inlet)
         self._publish_state()
         # A predecessor may have been killed between a counter and its bell, or with the bell half rung.
@@ -129,53 +129,53 @@ class Committer:
         """Is there something a turn would do now? Asked after announcing sleep."""
         if self.read_only_errno:
             return False
-        return any(i.ring.head > i.written and not self._is_void(i) for i in self._inlets) or self._sync_wanted()
+        return any(i.ring.head > i.written and not self._is_void(i) for i in self.inlets) or self._sync_wanted()
 
     def next_deadline(self) -> float | None:
         """Seconds until a turn is due without anybody ringing."""
         if self.read_only_errno:
             return _RETRY_LATCHED_S
-        if self._log.dirty:
-            return max(0.0, self._last_sync + self._disk_sync_s - self._clock.monotonic())
+        if self.log.dirty:
+            return max(0.0, self.last_sync + self.disk_sync_s - self._clock.monotonic())
         return None
 
     def finish(self) -> None:
         """Drain, sync and attest."""
         while self.turn():
             pass
-        if self.read_only_errno or (self._log.dirty and not self._sync()):
+        if self.read_only_errno or (self.log.dirty and not self._sync()):
             return
         if self.attest():
             self._sync()
 
     def attest(self) -> bool:
         """After the last sync write an empty group that says so: damage below is never taken for a torn tail then."""
-        if self.read_only_errno or self._log.dirty or self._log.lsn == self._attested_lsn:
+        if self.read_only_errno or self.log.dirty or self.log.lsn == self._attested_lsn:
             return False
-        file = self._log.first_lsn
-        before = self._log.lsn
+        file = self.log.first_lsn
+        before = self.log.lsn
         try:
-            self._log.append([], 0)
+            self.log.append([], 0)
         except OSError as exc:
-            self._log.forget_append(before)
+            self.log.forget_append(before)
             log.warning("sync not attested", extra={"error": str(exc)})
             return False
-        if self._log.first_lsn != file:
+        if self.log.first_lsn != file:
             self._note_finished(file)
-        self._attested_lsn = self._log.lsn
+        self._attested_lsn = self.log.lsn
         self._publish_state()
         return True
 
     def recycle_absorbed(self) -> int:
         """Give back finished files that every delivery shard has in its segments; how many."""
-        finished = self._log.finished_files()
+        finished = self.log.finished_files()
         given = self._recycle(finished)
-        for inlet in self._inlets:
+        for inlet in self.inlets:
             inlet.ring.set_waiting_files(len(finished) - given)
         return given
 
     def _recycle(self, finished: list[WalFile]) -> int:
-        absorbed = [i.ring.absorbed_pos for i in self._inlets]
+        absorbed = [i.ring.absorbed_pos for i in self.inlets]
         if any(position is None for position in absorbed):
             return 0
         given = 0
@@ -184,7 +184,7 @@ class Committer:
             if any(have is not None and have < end for have, end in zip(absorbed, ends, strict=True)):
                 break
             try:
-                self._log.recycle(file)
+                self.log.recycle(file)
             except OSError as exc:
                 log.warning("file not recycled", extra={"file": str(file.path), "error": str(exc)})
                 break
@@ -212,15 +212,15 @@ class Committer:
         self._waited_us = round(waited * 1_000_000)
 
     def _waiting_bytes(self) -> int:
-        return sum([i.ring.head - i.written for i in self._inlets if not i.waiting_epoch])
+        return sum([i.ring.head - i.written for i in self.inlets if not i.waiting_epoch])
 
     def _crowded(self) -> bool:
-        return any(i.ring.head - i.written > _ROOM * i.ring.capacity for i in self._inlets)
+        return any(i.ring.head - i.written > _ROOM * i.ring.capacity for i in self.inlets)
 
     def _gather(self) -> list[_Take]:
         group: list[_Take] = []
-        room = self._group_limit
-        for inlet in self._inlets:
+        room = self.group_limit
+        for inlet in self.inlets:
             if self._is_void(inlet):
                 continue
             head = inlet.ring.head
@@ -243,28 +243,27 @@ class Committer:
 
     def _write(self, group: list[_Take]) -> bool:
         length = sum(take.end - take.start for take in group)
-        if self._log.lacks_successor or not self._log.fits(length):
+        if self.log.lacks_successor or not self.log.fits(length):
             # Under load a file is full long before the next tick; its successor shall be an old one.
             self.recycle_absorbed()
-            self._log.prepare_successor()
+            self.log.prepare_successor()
         parts = [view for take in group for view in take.inlet.ring.views(take.start, take.end)]
-        before, file = self._log.lsn, self._log.first_lsn
+        before, file = self.log.lsn, self.log.first_lsn
         began = self._clock.monotonic()
         try:
-            self._log.append(parts, length)
+            self.log.append(parts, length)
         except OSError as exc:
-            if self._log.first_lsn != file and file not in self._finished:
+            if self.log.first_lsn != file and file not in self._finished:
                 self._note_finished(file)
-            self._log.forget_append(before)
-            self._fail(exc, "write")
+            self.write_failed(before, exc)
             return False
         finally:
             for part in parts:
                 part.release()
-        if self._log.first_lsn != file:
+        if self.log.first_lsn != file:
             self._note_finished(file)
             self._note_synced_by_rotation()
-        self._written_lsn = self._log.lsn
+        self._written_lsn = self.log.lsn
         self.groups += 1
         self.bytes += length + GROUP.size
         for take in group:
@@ -284,40 +283,63 @@ class Committer:
             take.inlet.bell.ring_and_yield()
 
     def _sync_wanted(self) -> bool:
-        if any(i.ring.sync_wanted_pos > i.synced and i.written > i.synced for i in self._inlets):
+        if any(i.ring.sync_wanted_pos > i.synced and i.written > i.synced for i in self.inlets):
             return True
-        return self._log.dirty and self._clock.monotonic() - self._last_sync >= self._disk_sync_s
+        return self.log.dirty and self._clock.monotonic() - self.last_sync >= self.disk_sync_s
 
     def _sync(self) -> bool:
         started = self._clock.monotonic()
         try:
-            self._log.sync()
+            self.log.sync()
         except OSError as exc:
             self._fail(exc, "sync")
             return False
-        self._last_sync = self._clock.monotonic()
-        took_us = round((self._last_sync - started) * 1_000_000)
-        for inlet in self._inlets:
+        self.last_sync = self._clock.monotonic()
+        took_us = round((self.last_sync - started) * 1_000_000)
+        for inlet in self.inlets:
             inlet.ring.set_sync_took(took_us)
         self._tell_synced()
-        self.sync_latency.note(self._last_sync - started)
+        self.sync_latency.note(self.last_sync - started)
         self.syncs += 1
         return True
 
     def _note_synced_by_rotation(self) -> None:
         # Rotation synced the finished file; what was written before this group is durable.
         self.syncs += 1
-        self._last_sync = self._clock.monotonic()
+        self.last_sync = self._clock.monotonic()
         self._tell_synced()
 
     def _tell_synced(self) -> None:
-        for inlet in self._inlets:
+        for inlet in self.inlets:
             if inlet.synced == inlet.written:
                 continue
             before, inlet.synced = inlet.synced, inlet.written
             inlet.ring.set_synced(inlet.synced)
             if inlet.bell is not None and inlet.ring.sync_wanted_pos > before:
                 inlet.bell.ring_and_yield()
+
+    # ---- turns that were taken in C ----
+
+    def is_calm(self) -> bool:
+        """Nothing is going on that only turn() knows: no failure, no pressure."""
+        return not self.read_only_errno and not self._window_us() and not any(i.waiting_epoch for i in self.inlets)
+
+    def count(self, *, groups: int, size: int, syncs: int, last_sync: float) -> None:
+        self.groups += groups
+        self.bytes += size
+        self.syncs += syncs
+        self.last_sync = last_sync
+        if groups:
+            self._written_lsn = self.log.lsn
+
+    def write_failed(self, before: int, exc: OSError) -> None:
+        """A group could not be written; the log ended at `before`."""
+        self.log.forget_append(before)
+        self._fail(exc, "write")
+
+    def sync_failed(self, exc: OSError) -> None:
+        self.log.sync_failed()
+        self._fail(exc, "sync")
 
     # ---- failure ----
 
@@ -328,7 +350,7 @@ class Committer:
         self._secure_written()
         # The state first: a successor that finds it ahead of the rings tells the failure again.
         self._publish_state()
-        for inlet in self._inlets:
+        for inlet in self.inlets:
             inlet.waiting_epoch = inlet.ring.fail(inlet.written, code)
             inlet.ring.set_written(inlet.ring.head)  # nothing more is read from there; free the space
         self._latch(code)
@@ -338,63 +360,63 @@ class Committer:
     def _secure_written(self) -> None:
         """What was written before the failure is made durable now, or is void with the rest. In between it would be
         in the log, and yet failed for those who wait for a sync: their seqs would be given out a second time."""
-        if self._log.dirty:
+        if self.log.dirty:
             with suppress(OSError):
-                self._log.sync()
-        durable = self._log.lsn >= self._written_lsn
-        for inlet in self._inlets:
+                self.log.sync()
+        durable = self.log.lsn >= self._written_lsn
+        for inlet in self.inlets:
             if durable:
                 inlet.synced = inlet.written
                 inlet.ring.set_synced(inlet.synced)
             else:
                 inlet.written = inlet.synced
-        self._written_lsn = self._log.lsn
+        self._written_lsn = self.log.lsn
 
     def _latch(self, code: int) -> None:
         self.read_only_errno = code
         self._latched_since = None
-        for inlet in self._inlets:
+        for inlet in self.inlets:
             inlet.ring.set_read_only(code)
 
     def _try_unlatch(self) -> bool:
         """Prove that the disk takes writes again: an empty group, synced, in a place nobody relies on."""
         if self._latched_since is not None and self._clock.monotonic() - self._latched_since < _RETRY_LATCHED_S:
             return False
-        before = self._log.lsn
-        file = self._log.first_lsn
+        before = self.log.lsn
+        file = self.log.first_lsn
         try:
-            self._log.append([], 0)
-            self._log.sync()
+            self.log.append([], 0)
+            self.log.sync()
         except OSError as exc:
             log.debug("storage still fails", extra={"error": str(exc)})
-            self._log.forget_append(before)
+            self.log.forget_append(before)
             self._latched_since = self._clock.monotonic()
             return False
-        if self._log.first_lsn != file:
+        if self.log.first_lsn != file:
             self._note_finished(file)
         log.info("storage works again", extra={"errno": self.read_only_errno})
         self._publish_state()
         self.read_only_errno = 0
         self._latched_since = None
-        for inlet in self._inlets:
+        for inlet in self.inlets:
             inlet.ring.set_read_only(0)
         self._ring_all()
         return True
 
     def _ring_all(self) -> None:
-        for inlet in self._inlets:
+        for inlet in self.inlets:
             if inlet.bell is not None:
                 inlet.bell.ring_always()
 
     # ---- bookkeeping ----
 
     def _publish_state(self) -> None:
-        wal = self._log
-        written = [inlet.written for inlet in self._inlets]
-        self._state.write(pack_state(wal.lsn, wal.first_lsn, wal.synced_lsn, written))
+        wal = self.log
+        written = [inlet.written for inlet in self.inlets]
+        self.state.write(pack_state(wal.lsn, wal.first_lsn, wal.synced_lsn, written))
 
     def _note_finished(self, first_lsn: int) -> None:
-        self._finished[first_lsn] = tuple(inlet.written for inlet in self._inlets)
+        self._finished[first_lsn] = tuple(inlet.written for inlet in self.inlets)
 
     def _ends_of(self, file: WalFile) -> tuple[int, ...]:
         """Ring positions at the end of a finished file; a successor that did not see them takes the present ones."""

@@ -16,13 +16,18 @@ from topicd.shards.storage import walfile
 from topicd.shards.wal.spares import Prepared, Spares
 
 
+def _nearly_full(file: Prepared) -> int:
+    """From this offset on the next file shall be ready."""
+    return file.size * 3 // 4
+
+
 class WalLog:
     def __init__(self, fs: Fs, directory: Path, file_bytes: int, run: int, seed: int) -> None:
         self._fs = fs
         self._directory = directory
         self._file_bytes = file_bytes
-        self._run = run
-        self._seed = seed
+        self.run = run
+        self.seed = seed
         self._spares = Spares(fs, directory, file_bytes)
         self._active: Prepared | None = None
         self.first_lsn = 0
@@ -57,7 +62,7 @@ class WalLog:
     @property
     def lacks_successor(self) -> bool:
         """Is it time to have the next file ready? Not sooner: under load an old one may come back until then."""
-        nearly_full = self._active is not None and self._offset > self._active.size * 3 // 4
+        nearly_full = self._active is not None and self._offset > _nearly_full(self._active)
         return nearly_full and not self._spares.any_ready
 
     def append(self, parts: Sequence[Buffer], length: int) -> None:
@@ -68,21 +73,39 @@ class WalLog:
         offset = self._offset
         if offset + need > active.filled_to:
             self._spares.overtake(active, offset + need)
-        header = walfile.group_header(length, self.lsn, self.synced_lsn, self._run, self._seed)
+        header = walfile.group_header(length, self.lsn, self.synced_lsn, self.run, self.seed)
         active.file.pwrite([header, *parts], offset)
-        self.lsn += need
-        active.written = offset + need
+        self.was_written(self.lsn + need)
+
+    def native_room(self) -> tuple[int, int]:
+        """(descriptor of the file in use, offset up to which groups may be written through it with nothing else to be
+        done); 0: nothing may."""
+        active = self._active
+        fd = None if active is None else getattr(active.file, "raw_fd", None)
+        if active is None or fd is None:
+            return -1, 0
+        limit = min(active.filled_to, active.size)
+        return fd, limit if self._spares.any_ready else min(limit, _nearly_full(active))
+
+    def was_written(self, lsn: int) -> None:
+        """Everything below is in the file."""
+        active = self._require_active()
+        self.lsn = lsn
+        active.written = self._offset
         self._spares.busy = True
 
     def sync(self) -> None:
-        """After a failure everything since the last good sync is void: the kernel may have dropped the pages."""
         try:
             self._require_active().file.sync_data()
         except OSError:
-            self.lsn = self.synced_lsn
-            self._abandon_active()
+            self.sync_failed()
             raise
         self.synced_lsn = self.lsn
+
+    def sync_failed(self) -> None:
+        """Everything since the last good sync is void: the kernel may have dropped the pages."""
+        self.lsn = self.synced_lsn
+        self._abandon_active()
 
     def forget_append(self, lsn: int) -> None:
         """An append failed: the next one goes where it stood. Its header is wiped so that it is never read."""

@@ -23,9 +23,10 @@ from topicd.shards.process import runtime
 from topicd.shards.process.linger import Linger
 from topicd.shards.process.runtime import Shard
 from topicd.shards.storage.walfile import fresh_lsn
-from topicd.shards.wal import adopt
+from topicd.shards.wal import adopt, turns
 from topicd.shards.wal.committer import Committer, Inlet
 from topicd.shards.wal.log import WalLog
+from topicd.shards.wal.turns import LEFT_TO_PYTHON, NativeTurns, Why
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +108,18 @@ class WalShard:
         poll.register(shard.bell.fd, select.POLLIN)
         poll.register(shard.channel.fileno(), select.POLLIN)
         next_tick = clock.monotonic()
+        native = self._native_turns()
         self._take_messages()  # some may have come with the boot message
         while not self._stopping:
+            if native is not None and committer.is_calm():
+                why = native.run(next_tick)
+                if why is Why.TICK:
+                    next_tick = clock.monotonic() + child.HEARTBEAT_S
+                    self._tick(idle=not committer.pending())
+                elif why is Why.MESSAGE:
+                    self._take_messages()
+                if why not in LEFT_TO_PYTHON:
+                    continue
             before = committer.bytes
             busy = committer.turn()
             self._lone_written = self._lone_written or 0 < committer.bytes - before <= _LONE_BYTES
@@ -123,6 +134,13 @@ class WalShard:
             shard.bell.announce()
             if not committer.pending():
                 self._sleep(poll, committer.next_deadline(), next_tick - now)
+
+    def _native_turns(self) -> NativeTurns | None:
+        shard, committer = self._shard, self._committer
+        if not turns.possible(committer.log, shard.clock):
+            return None
+        channel = shard.channel.fileno()
+        return NativeTurns(committer, shard.bell, channel, shard.board, self._roused, self._answered, _LONE_BYTES)
 
     def _something_comes(self) -> bool:
         """Rung early, while the shard that rang still lays out what it will place (Outlet.rouse)? Or has somebody got

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from topicd._native.interface import Core, Guard, KeepOrphans, Look, RunChains
+from topicd._native.interface import Commit, Core, Guard, KeepOrphans, Look, RunChains
 
 
 def _choose() -> tuple[Core, str]:
@@ -36,8 +36,10 @@ is_native: bool = not why_pure
 # Steps on files, and a look at many, with the interpreter's lock given away: only C can do that.
 run_chains: RunChains | None = getattr(core, "run_chains", None)
 look: Look | None = getattr(core, "look", None)
+# The turns of a WAL shard in one call; its twin is Committer.turn().
+commit: Commit | None = getattr(core, "commit", None)
 # What takes a loop away: only C sees it.
 guard: Guard | None = getattr(core, "guard", None)
 keep_orphans: KeepOrphans | None = getattr(core, "keep_orphans", None)
 
-__all__ = ["Core", "core", "guard", "is_native", "keep_orphans", "look", "run_chains", "why_pure"]
+__all__ = ["Core", "commit", "core", "guard", "is_native", "keep_orphans", "look", "run_chains", "why_pure"]

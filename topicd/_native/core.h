@@ -198,6 +198,7 @@ CORE_FUNCTION(core_columns);        /* columns.c */
 CORE_FUNCTION(core_take_run);       /* runs.c */
 CORE_FUNCTION(core_run_answers);
 CORE_FUNCTION(core_run_chains);     /* files.c */
+CORE_FUNCTION(core_commit);         /* commit.c */
 CORE_FUNCTION(core_look);           /* look.c */
 CORE_FUNCTION(core_guard);          /* guard.c */
 CORE_FUNCTION(core_keep_orphans);   /* orphans.c */

@@ -115,6 +115,10 @@ Listing: TypeAlias = "dict[str, tuple[int, bytes] | None]"
 # all): what each holds, a missing one nothing; None: it could not be listed, or holds too much
 Look: TypeAlias = "Callable[[Sequence[str], int, int, int, int], list[Listing | None]]"
 
+# commit(page, state, bells, board, rings): turns of a WAL shard without the interpreter's lock, until something happens
+# that only Python does; why it returned (shards/wal/turns.py)
+Commit: TypeAlias = "Callable[[bytearray, Buffer, Buffer, Buffer, tuple[Buffer, ...]], int]"
+
 # guard(gone): an object; when it goes, gone(error, True) is called with the exception that is under way, or None.
 Guard: TypeAlias = "Callable[[Callable[[BaseException | None, bool], None]], object]"
 
