@@ -191,6 +191,16 @@ class Following:
             raise FormatError(f"the daemon pushed records of topic id {fetched.topic_id}, which was not asked for")
         return Pushed(cursor.topic, cursor.advanced(fetched), fetched.end - fetched.start)
 
+    def comes_next(self, topic_id: int, first_seq: int, next_from_seq: int) -> str | None:
+        """Moves behind a push without a gap whose first record lies behind the last one that arrived: its topic. None,
+        and nothing moves, if it is another kind of push."""
+        cursor = self._by_id.get(topic_id)
+        if cursor is None or first_seq <= cursor.from_seq:
+            return None
+        cursor.from_seq = max(cursor.from_seq, next_from_seq)
+        cursor.suppress_first = False
+        return cursor.topic
+
     def noticed(self, notice: dict[str, Any]) -> TopicdError | None:
         """Takes a notice in; what its owner has to hear of is returned."""
         event = notice.get("event")

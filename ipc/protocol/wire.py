@@ -70,6 +70,7 @@ class MessageFlag(IntFlag):
     CONFLICT = 4  # append answer: a job with this unique key is there already; first_seq is that job
     CAUGHT_UP = 8  # fetch answer, push: nothing behind what was examined
     METADATA_ONLY = 16  # fetch: frames come with data and meta cut off (data_len 0, no checksum)
+    JUDGE = 16  # append: are the records such as the topic's schema wants them? Nothing is stored
     FILTER = 32  # fetch: a filter map follows the fixed fields
     OPTIONS = 32  # append: u32 length and the options of jobs follow the fixed fields and the key
     KEY = 64  # append: u16 length and an idempotency key follow the fixed fields
@@ -81,6 +82,7 @@ FLAG_DEDUPED = int(MessageFlag.DEDUPED)
 FLAG_TOMBSTONE = int(MessageFlag.TOMBSTONE)
 FLAG_CAUGHT_UP = int(MessageFlag.CAUGHT_UP)
 FLAG_KEY = int(MessageFlag.KEY)
+FLAG_JUDGE = int(MessageFlag.JUDGE)
 FLAG_COPY = int(MessageFlag.COPY)
 FLAG_OPTIONS = int(MessageFlag.OPTIONS)
 FLAG_CONFLICT = int(MessageFlag.CONFLICT)

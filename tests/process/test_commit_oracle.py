@@ -1,6 +1,6 @@
-"""Jobs whose destinations fill up, change their caps, are created again, and whose tokens lose their rights between
-stage and commit, while committers die: what can be seen is what the successful jobs wrote, once, and nothing else, or
-the state says what is half-way; and that ends when it is finished or abandoned."""
+"""Jobs whose destinations fill up, change their caps and schemas, are created again, and whose tokens lose their rights
+between stage and commit, while committers die: what can be seen is what the successful jobs wrote, once, and nothing
+else, or the state says what is half-way; and that ends when it is finished or abandoned."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Story:
         return [b"%d.%s.%d" % (number, topic.encode(), n) for n in range(count)]
 
     def _mischief(self) -> None:
-        what = self.chance.choice(["fill", "cap", "again", "rights", "nothing"])
+        what = self.chance.choice(["fill", "cap", "again", "rights", "schema", "nothing"])
         if what == "fill":
             with suppress(TopicdError):
                 self.boss.publish_many(FULL, [FOREIGN] * self.chance.choice([1, 500, 9_000]))
@@ -91,6 +91,8 @@ class Story:
                 self.boss.configure(OPEN)
         elif what == "rights":
             self._rights(("read",))
+        elif what == "schema":
+            self.boss.configure(OPEN, schema=self.chance.choice([None, {"type": "object"}]))
 
     def _rights(self, scopes: tuple[str, ...]) -> None:
         """The job's token has just these from now on."""

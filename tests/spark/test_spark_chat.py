@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.chatpair import Pair
 from tests.support.daemon import LIVELY, Daemon, wait_until
 from topicd.cli.main import main
 from topicd.client.blocking.client import Client
@@ -170,6 +171,25 @@ def test_what_two_stores_lack_makes_them_equal(
     }
     # The archive of the module goes on with what the other tests find in the store.
     archive.run(Without(), archive.Options(where, (chat_log.TOPIC,), archived))
+
+
+def test_what_two_stores_lack_is_what_their_sync_exchanges(tmp_path: Path) -> None:
+    with Pair(tmp_path / "pair") as pair:
+        here, there = (daemon.client() for daemon in pair.daemons)
+        here.chat.send_many([("room", f"both {n}") for n in range(20)], user="ann")
+        assert pair.sync(here.chat, 1, "digest")["equal"]
+        here.chat.send_many([("room", f"here {n}") for n in range(7)], user="ann")
+        here.chat.put_identity("ann", b"key")
+        there.chat.send_many([("cellar", f"there {n}") for n in range(5)], user="bob")
+        root = tmp_path / "archive"
+        places = [connection_options(str(daemon.run.socket), 60.0) for daemon in pair.daemons]
+        archive.run(Without(), archive.Options(places[0], (chat_log.TOPIC,), root))
+        report = anti_entropy.run(Without(), anti_entropy.Options(places[1], root))
+        told = {row["domain"]: (row["second_lacks"], row["first_lacks"]) for row in report.rows}
+        found = pair.sync(here.chat, 1, "negentropy")
+        assert found["equal"]
+        assert told == {name: (one["sent"], one["received"]) for name, one in found["domains"].items()}
+        assert told["messages"] == (7, 5)
 
 
 def test_what_is_no_chat_log_is_refused(where: ConnectionOptions, client: Client, tmp_path: Path) -> None:

@@ -138,6 +138,20 @@ def test_what_cap_removed_before_the_archive_came_is_told(
     assert len(raws(client, f"{topic}.r")) == 100
 
 
+def test_records_older_than_their_topics_schema_are_restored(
+    lazy: LazySpark, where: ConnectionOptions, client: Client, topic: str, tmp_path: Path
+) -> None:
+    schema = {"type": "object"}
+    client.publish(topic, b"no json")
+    client.configure(topic, schema=schema)
+    client.publish(topic, {})
+    archive.run(lazy, archive.Options(where, (topic,), tmp_path / "a"))
+    restored = restore.Options(where, tmp_path / "a", ((topic, f"{topic}.r"),), with_config=True)
+    restore.run(lazy, restored)
+    assert [data for data, *_ in raws(client, f"{topic}.r")] == [b"no json", b"{}"]
+    assert client.state(f"{topic}.r").config.schema == client.state(topic).config.schema
+
+
 def test_only_what_is_verified_in_the_archive_is_deleted(
     lazy: LazySpark, where: ConnectionOptions, client: Client, topic: str, tmp_path: Path, small_tasks: None
 ) -> None:

@@ -28,9 +28,10 @@ from topicd.errors import FormatError
 from topicd.limits import MAX_U64
 from topicd.paths import DataDir
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 _UNCHECKED = (1, 2, 3)  # without a checksum; 1 also without direct frames in the log, 2 without commit frames
-_OLDER = (*_UNCHECKED, 4, 5)  # 4: without packed and cold segments, 5: without copies of routers that no log has
+# 4: without packed and cold segments, 5: without copies of routers that no log has, 6: without judged commits
+_OLDER = (*_UNCHECKED, 4, 5, 6)
 _FORMAT_MAX = 64 * 1024
 _POLL_S = 0.05
 

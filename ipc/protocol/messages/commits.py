@@ -13,7 +13,8 @@ class OpenCommit(
     op=Op.OPEN_COMMIT,
     right="write",
     changes=True,
-    answer="topic_id, expected (see PRODUCER), first_no, max_records, max_bytes (of one batch), max_inflight_bytes",
+    answer="topic_id, expected (see PRODUCER), first_no, max_records, max_bytes (of one batch), max_inflight_bytes, "
+    "schema (a digest of the topic's; empty: it has none)",
 ):
     """Hold room for what this producer is about to publish; again: for the rest of it. topic_full: there is none."""
 
@@ -23,6 +24,10 @@ class OpenCommit(
     records: int = number(0, MAX_SEQ)
     bytes: int = number(0, MAX_SEQ, help="without framing")
     hold_ms: int = number(1, limits.COMMIT_HOLD_MS_MAX, help="how long, from the last batch on")
+    judged: bool = flag(
+        default=False,
+        help="its batches are judged before it is decided and not again, whatever schema comes later; right: stage",
+    )
 
 
 class CloseCommit(Request, op=Op.CLOSE_COMMIT, right="write", changes=True, answer="topic_id, records"):

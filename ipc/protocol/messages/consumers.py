@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from topicd.ipc.protocol.fields import consumer_name, number, start, topic_name
 from topicd.ipc.protocol.messages.declaring import Op, Request
-from topicd.limits import MAX_SEQ
+from topicd.limits import MAX_SEQ, MAX_U64
 
 _ROW = "name, acked_seq, head_seq, lag, updated_ts, topic_id, holder (who reads as it, or empty)"
 
@@ -23,6 +23,9 @@ class AckConsumer(Request, op=Op.CONSUMER_ACK, right="consume", changes=True, an
     topic: str = topic_name()
     name: str = consumer_name()
     seq: int = number(0, MAX_SEQ, help="everything up to it is done")
+    holder: int = number(
+        0, MAX_U64, default=0, help="that of the SUBSCRIBE it reads with: refused when another one reads; 0: whoever"
+    )
 
 
 class ResetConsumer(Request, op=Op.CONSUMER_RESET, right="consume", changes=True, answer=_ROW):

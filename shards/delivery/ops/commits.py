@@ -1,5 +1,6 @@
 """Commits into a topic: room held before they are decided, closed when all of them is there, or abandoned. Promise:
-what was granted can be stored; an abandoned commit takes nothing more, and what it shall take back is gone with it.
+what was granted can be stored, whatever caps and schemas come later; an abandoned commit takes nothing more, and what
+it shall take back is gone with it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from topicd.ipc.protocol.messages import AbandonCommit, CloseCommit, OpenCommit
 from topicd.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from topicd.shards.delivery.sessions.call import Call, operation
 from topicd.shards.delivery.topic.topic import Topic
+from topicd.shards.delivery.writing.schema import digest
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,10 @@ log = logging.getLogger(__name__)
 def open_commit(call: Call, want: OpenCommit) -> None:
     shard = call.shard
     topic = shard.catalog.get(want.topic)
+    topic.check_own(call.connection.keeps)
+    if want.judged:
+        # Whoever may stage is believed to have judged: a schema is a guard against mistakes.
+        call.connection.rights.require("stage")
     shard.retention.expire(topic)
     now = shard.place.clock.now_ms()
     expected = topic.producers.expected(want.producer_id, topic.seqs.visible)
@@ -30,8 +36,8 @@ def open_commit(call: Call, want: OpenCommit) -> None:
     if refusal is not None:
         raise refusal
     before = topic.commits.get(want.producer_id, first_no)
-    had = None if before is None else (before.records, before.bytes, before.hold_ms, before.until_ms)
-    room = (want.records, want.bytes, want.hold_ms, now + want.hold_ms)
+    had = None if before is None else (before.records, before.bytes, before.hold_ms, before.until_ms, before.judged)
+    room = (want.records, want.bytes, want.hold_ms, now + want.hold_ms, want.judged)
     # At once, so that nobody is promised the same room before the log has it.
     topic.commits.open(want.producer_id, first_no, *room)
 
@@ -43,17 +49,19 @@ def open_commit(call: Call, want: OpenCommit) -> None:
         call.refuse(error)
 
     answer = {"topic_id": topic.id, "expected": expected, "first_no": first_no, **_batch_limits(call, topic)}
-    body = dict(zip(("records", "bytes", "hold_ms", "until_ms"), room, strict=True))
+    body = dict(zip(("records", "bytes", "hold_ms", "until_ms", "judged"), room, strict=True))
     _change(call, topic, {"action": "open", **_commit(want.producer_id, first_no), **body}, answer, refused)
 
 
-def _batch_limits(call: Call, topic: Topic) -> dict[str, int]:
-    """What one batch should not exceed, so that caps and other writers have room around it."""
+def _batch_limits(call: Call, topic: Topic) -> dict[str, Any]:
+    """What one batch should not exceed, so that caps and other writers have room around it; and what its records should
+    be like."""
     policy, in_flight = topic.policy, call.shard.place.settings.max_inflight_bytes
     return {
         "max_records": min(policy.cap_records or MAX_BATCH_RECORDS, MAX_BATCH_RECORDS),
         "max_bytes": min(policy.cap_bytes or MAX_BATCH_BYTES, MAX_BATCH_BYTES, max(1, in_flight // 4)),
         "max_inflight_bytes": in_flight,
+        "schema": digest(topic.policy.schema),
     }
 
 

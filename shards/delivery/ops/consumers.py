@@ -38,6 +38,8 @@ def open_consumer(call: Call, want: OpenConsumer) -> None:
 def ack(call: Call, want: AckConsumer) -> None:
     topic = _topic(call, want.topic)
     consumer = _get(topic, want.name)
+    if want.holder:
+        call.shard.holders.check_still(topic, want.name, want.holder)
     if _existing_seq(topic, want.seq) <= consumer.acked:
         call.answer(_row(call, topic, consumer))
     else:

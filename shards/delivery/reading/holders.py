@@ -1,5 +1,5 @@
 """Who reads as a named consumer. Promise: one subscription at a time does; a second one is refused or takes over, and
-then the first is told.
+then the first is told and cannot acknowledge any more.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ class Holders:
                 holder=found.who,
             )
 
+    def check_still(self, topic: Topic, name: str, holder: int) -> None:
+        """Raises ConsumerHeld if somebody else has taken over from this reader."""
+        found = self._by_consumer.get((topic.id, name))
+        if found is not None and found.holder != holder:
+            raise _taken_over(topic, name, found.who)
+
     def take(self, topic: Topic, name: str, subscription: Subscription, holder: int, who: str) -> None:
         """After `check`. Who had it before gets nothing more."""
         key = (topic.id, name)
@@ -47,13 +53,7 @@ class Holders:
         self._by_consumer[key] = Holder(subscription, holder, who)
         subscription.on_close = lambda: self._left(key, subscription)
         if before is not None:
-            gone = ConsumerHeld(
-                f"{who} has taken over consumer {name!r} of topic {topic.name!r}",
-                topic=topic.name,
-                name=name,
-                holder=who,
-            )
-            notice = {"event": "error", **gone.to_wire(), "topic": topic.name}
+            notice = {"event": "error", **_taken_over(topic, name, who).to_wire(), "topic": topic.name}
             before.subscription.outbox.notice(before.subscription.id, notice)
             before.subscription.close()
 
@@ -61,3 +61,8 @@ class Holders:
         found = self._by_consumer.get(key)
         if found is not None and found.subscription is subscription:
             del self._by_consumer[key]
+
+
+def _taken_over(topic: Topic, name: str, who: str) -> ConsumerHeld:
+    text = f"{who} has taken over consumer {name!r} of topic {topic.name!r}"
+    return ConsumerHeld(text, topic=topic.name, name=name, holder=who)

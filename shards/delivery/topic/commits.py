@@ -1,5 +1,6 @@
 """Commits that are being published into a topic: the room held for them, and which seqs are theirs. Promise: what was
-held is there for whoever it was held for, until its time is over; readers that want whole commits only are told up to
+held is there for whoever it was held for, until its time is over; what was judged before its decision is not refused
+behind it, whatever schema the topic has got; readers that want whole commits only are told up to
 where there are none but whole ones.
 
 A commit is known by its producer and the number of its first batch. Room is held for a while; the seqs of what was
@@ -18,7 +19,7 @@ COMMITS_MAX = 256  # of a topic, open at the same time
 
 
 class OpenCommit:
-    __slots__ = ("bytes", "fenced", "first_no", "hold_ms", "records", "seqs", "until_ms")
+    __slots__ = ("bytes", "fenced", "first_no", "hold_ms", "judged", "records", "seqs", "until_ms")
 
     def __init__(self, first_no: int) -> None:
         self.first_no = first_no
@@ -28,6 +29,7 @@ class OpenCommit:
         self.until_ms = 0  # so long others do not get it
         self.seqs = Ranges()  # published, or under way
         self.fenced = False  # it is being abandoned and takes nothing more
+        self.judged = False  # no schema is asked about its batches any more
 
 
 class _Taken(NamedTuple):
@@ -58,7 +60,16 @@ class CommitTable(TopicPart):
         if producer_id not in self._open and len(self._open) >= COMMITS_MAX:
             raise Throttled(f"{COMMITS_MAX} commits are open already", limit="open commits", retry_after_ms=1_000)
 
-    def open(self, producer_id: int, first_no: int, records: int, content: int, hold_ms: int, until_ms: int) -> None:
+    def open(
+        self,
+        producer_id: int,
+        first_no: int,
+        records: int,
+        content: int,
+        hold_ms: int,
+        until_ms: int,
+        judged: bool = False,
+    ) -> None:
         """Or opened again, with the room that the rest needs. One that comes after a newer one is over."""
         found = self._open.get(producer_id)
         if found is not None and found.first_no > first_no:
@@ -66,7 +77,7 @@ class CommitTable(TopicPart):
         if found is None or found.first_no < first_no:
             found = self._open[producer_id] = OpenCommit(first_no)
         found.records, found.bytes = records, content
-        found.hold_ms, found.until_ms = hold_ms, until_ms
+        found.hold_ms, found.until_ms, found.judged = hold_ms, until_ms, judged
 
     def close(self, producer_id: int, first_no: int) -> None:
         if self.get(producer_id, first_no) is not None:
@@ -89,6 +100,11 @@ class CommitTable(TopicPart):
         """Is there room held for this batch?"""
         found = self._open.get(producer_id)
         return found is not None and found.until_ms > now_ms and records <= found.records and content <= found.bytes
+
+    def is_judged(self, producer_id: int, batch_no: int) -> bool:
+        """Is this a batch of a commit whose records were looked at before it was decided?"""
+        found = self._open.get(producer_id)
+        return found is not None and found.judged and batch_no >= found.first_no
 
     def is_fenced(self, producer_id: int) -> bool:
         found = self._open.get(producer_id)
@@ -139,8 +155,10 @@ class CommitTable(TopicPart):
     def replay_change(self, body: dict[str, Any]) -> None:
         producer_id, first_no = int(body["producer_id"]), int(body["first_no"])
         if body["action"] == "open":
-            room = (int(body[field]) for field in ("records", "bytes", "hold_ms", "until_ms"))
-            self.open(producer_id, first_no, *room)
+            records, content, hold_ms, until_ms = (
+                int(body[one]) for one in ("records", "bytes", "hold_ms", "until_ms")
+            )
+            self.open(producer_id, first_no, records, content, hold_ms, until_ms, bool(body.get("judged")))
         else:
             self.close(producer_id, first_no)
 
@@ -152,13 +170,16 @@ class CommitTable(TopicPart):
 
     def to_snapshot(self, visible: int) -> list[Any]:
         return [
-            [producer_id, one.first_no, one.records, one.bytes, one.hold_ms, one.until_ms, _seqs(one, visible)]
+            [
+                *(producer_id, one.first_no, one.records, one.bytes, one.hold_ms, one.until_ms),
+                *(_seqs(one, visible), one.judged),
+            ]
             for producer_id, one in self._open.items()
         ]
 
     def restore(self, body: list[Any]) -> None:
-        for producer_id, first_no, records, content, hold_ms, until_ms, seqs in body:
-            self.open(producer_id, first_no, records, content, hold_ms, until_ms)
+        for producer_id, first_no, records, content, hold_ms, until_ms, seqs, *judged in body:  # earlier: without it
+            self.open(producer_id, first_no, records, content, hold_ms, until_ms, judged=bool(judged and judged[0]))
             self._open[producer_id].seqs = Ranges((first, last) for first, last in seqs)
 
 

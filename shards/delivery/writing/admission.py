@@ -1,5 +1,5 @@
 """What refuses a write before its records are looked at. Promise: every limit is here, once; the quick path for plain
-appends asks the same question.
+appends asks the same question; a batch for which room is held is measured against no limit of what is stored again.
 """
 
 from __future__ import annotations
@@ -61,12 +61,16 @@ class WriteAdmission:
         if not 0 < count <= MAX_BATCH_RECORDS:
             code = BatchTooLarge if count else InvalidRequest
             return code(f"a write has 1 to {MAX_BATCH_RECORDS} records, this one says {count}")
-        if len(topic.commits) and topic.commits.is_fenced(producer_id):
-            return Conflict(f"this commit into topic {topic.name} is being abandoned", topic=topic.name)
+        granted = False
+        if len(topic.commits):
+            if topic.commits.is_fenced(producer_id):
+                return Conflict(f"this commit into topic {topic.name} is being abandoned", topic=topic.name)
+            content = size - FRAME_OVERHEAD * count
+            granted = topic.commits.covers(producer_id, count, content, self._place.clock.now_ms())
         if policy.logged and outlet.read_only_errno:
             return outlet.refusal()
-        if topic.queue is not None and topic.queue.draining is not None:
-            return Conflict(f"queue {topic.name} is being drained: it takes no jobs", topic=topic.name)
+        if not granted and (error := _drained(topic)) is not None:
+            return error
         if topic.flight.debris:
             return storage_failed(pressure.failing or errno.EIO)
         settings = self._place.settings
@@ -91,6 +95,8 @@ class WriteAdmission:
                 limit="checkpoint_bytes",
                 retry_after_ms=100,
             )
+        if granted:
+            return None
         if settings.max_total_bytes and (error := self._total_refusal(size)) is not None:
             return error
         if not policy.capped:
@@ -127,6 +133,8 @@ class WriteAdmission:
         outlet = self._log.outlets[topic.outlet]
         if topic.policy.logged and outlet.read_only_errno:
             return outlet.refusal()
+        if (error := _drained(topic)) is not None:
+            return error
         if self._place.settings.max_total_bytes and (error := self._total_refusal(content)) is not None:
             return error
         self._retention.expire(topic)
@@ -134,8 +142,6 @@ class WriteAdmission:
 
     def _cap_refusal(self, topic: Topic, producer_id: int, count: int, content: int) -> TopicdError | None:
         policy = topic.policy
-        if len(topic.commits) and topic.commits.covers(producer_id, count, content, self._place.clock.now_ms()):
-            return None
         if policy.rejects and (error := _never_fits(policy, count, content)) is not None:
             return error
         if self._full(topic, producer_id, count, content) is None:
@@ -174,6 +180,12 @@ class WriteAdmission:
                     earliest_seq=topic.floors.earliest,
                 )
         return None
+
+
+def _drained(topic: Topic) -> TopicdError | None:
+    if topic.queue is None or topic.queue.draining is None:
+        return None
+    return Conflict(f"queue {topic.name} is being drained: it takes no jobs", topic=topic.name)
 
 
 def _never_fits(policy: Policy, count: int, content: int) -> TopicdError | None:

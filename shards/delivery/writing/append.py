@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from functools import partial
 
+from topicd._native.interface import Buffer
 from topicd.errors import Forbidden, InvalidRequest, NotReady, TopicdError, TopicNotFound
 from topicd.frames import codec_error, core, producer_frame, ts_at
 from topicd.ipc.protocol.wire import (
@@ -17,6 +18,7 @@ from topicd.ipc.protocol.wire import (
     FLAG_CONFLICT,
     FLAG_COPY,
     FLAG_DEDUPED,
+    FLAG_JUDGE,
     FLAG_KEY,
     FLAG_OPTIONS,
     FLAG_PERFORMANCE,
@@ -38,7 +40,7 @@ from topicd.shards.delivery.writing.in_flight import AppendEntry, Commits, Deriv
 from topicd.shards.delivery.writing.log import Log
 from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.reservation import reserve_seqs
-from topicd.shards.delivery.writing.schema import is_checked
+from topicd.shards.delivery.writing.schema import is_checked, judged
 from topicd.shards.delivery.writing.schema import refusal as schema_refusal
 
 _ANSWER_FLAGS = FLAG_DEDUPED | FLAG_CONFLICT
@@ -101,6 +103,10 @@ class Appender:
         packed: memoryview | None = None
         if flags & FLAG_OPTIONS:
             packed, at = _cut_options(body, at, flags)
+        if flags & FLAG_JUDGE:
+            found = self._judge(topic, body[at:], count, copied=bool(flags & FLAG_COPY))
+            replier.deduped(Waiter(replier, request_id, flags & FLAG_PERFORMANCE, 0, found), topic.seqs.visible)
+            return
         if producer_id and not topic.producers.is_next(producer_id, batch_no):
             _, first_seq, records = topic.producers.lookup(producer_id, batch_no)
             flags |= FLAG_DEDUPED if records else FLAG_DEDUPED | FLAG_CONFLICT
@@ -134,6 +140,8 @@ class Appender:
         else:
             copied.put(entry.frames)
         checked = topic.policy.schema is not None and is_checked(producer_id)
+        if checked and topic.commits.is_judged(producer_id, batch_no):
+            checked = False
         first_seq = self._add(entry, start, count, producer_id, batch_no, asked, checked=checked)
         if len(topic.commits) and producer_id:
             content = len(entry.frames) - start - FRAME_OVERHEAD * count
@@ -146,6 +154,14 @@ class Appender:
             entry.started_at = self._clock.monotonic()
         if direct or size >= self._small:
             self.close_entry()
+
+    def _judge(self, topic: Topic, records: memoryview, count: int, *, copied: bool) -> int:
+        """How many of these records the topic's schema has nothing against, from the first on."""
+        parts: list[Buffer] = self._ranges.find(records, count).parts if copied else [records]
+        try:
+            return judged(topic.name, topic.policy.schema, parts, count)
+        except ValueError as exc:
+            raise codec_error(exc) from None
 
     def forward(
         self, replier: Replier, topic: Topic, router_id: int, cursor: int, frames: bytearray, count: int

@@ -43,7 +43,8 @@ class CopiedRanges:
 
     def __init__(self, pieces: list[list[Buffer]]) -> None:
         self._pieces = pieces
-        self.size = sum(len(part) for piece in pieces for part in piece)
+        self.parts = [part for piece in pieces for part in piece]
+        self.size = sum(map(len, self.parts))
         # Each range ended a batch; now only the last one does.
         self._last_frames = [_last_frame(piece[-1]) for piece in pieces[:-1]]
 

@@ -4,7 +4,8 @@ the place in the record and the reason; a schema that cannot be checked refuses 
 Bounded: patterns are matched in linear time (no look-around, no references back), nothing is fetched from anywhere, and
 one write to a topic with a schema holds at most SCHEMA_WRITE_MAX bytes, since the shard serves nobody while it looks.
 What topicd itself writes (copies of routers, dead letters, jobs of schedules) was checked where it came from, or not
-at all: refusing it would stop a router or lose a job.
+at all: refusing it would stop a router or lose a job. The batches of a commit are judged before it is decided, and not
+again when they are published (docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from topicd._native.interface import Buffer
 from topicd.errors import BatchTooLarge, InvalidRequest, NotReady, SchemaViolation, TopicdError
+from topicd.frames import core
 from topicd.limits import LASTING, MIB, SCATTERED, SCHEMA_WRITE_MAX
 
 _MISSING = "the daemon has no jsonschema_rs: pip install 'topicd[schema]'"
@@ -58,6 +61,36 @@ def refusal(topic: str, text: str, datas: list[bytes]) -> TopicdError | None:
             return _violation(topic, index, "", f"the data cannot be read as JSON: {_first_line(exc)}")
         return _violation(topic, index, pointer(error.instance_path), str(error.message))
     return None
+
+
+def judged(topic: str, text: str | None, parts: list[Buffer], count: int) -> int:
+    """How many of so many records, from the first on, follow the schema: all that one look holds, and one at least.
+    Raises why one does not, or that they are no records."""
+    if text is None:
+        return count
+    datas: list[bytes] = []
+    room = SCHEMA_WRITE_MAX
+    for part in parts:
+        for data in core.payloads(part, 0, len(part)):
+            room -= len(data)
+            if room < 0 and datas:
+                break
+            datas.append(data)
+        if room < 0:
+            break
+    bad = refusal(topic, text, datas)
+    if bad is not None:
+        raise bad
+    return len(datas)
+
+
+def digest(text: str | None) -> str:
+    """By which a schema is known again; empty: there is none."""
+    if text is None:
+        return ""
+    from hashlib import sha256
+
+    return sha256(text.encode()).hexdigest()[:32]
 
 
 def is_checked(producer_id: int) -> bool:

@@ -77,7 +77,7 @@ def test_lock_held_by_an_unknown_is_refused_at_once(data: DataDir) -> None:
 
 def test_format_is_made_once_and_read_ever_after(data: DataDir) -> None:
     made = datadir.open_format(RealFs(), data)
-    assert made.version == 6
+    assert made.version == 7
     assert 0 <= made.wal_seed < 2**64
     assert datadir.open_format(RealFs(), data) == made
     assert json.loads(data.format.read_text())["wal_seed"] == made.wal_seed
@@ -92,8 +92,8 @@ def test_damaged_format_is_refused(data: DataDir, raw: str) -> None:
 
 
 def test_format_of_another_version_is_refused(data: DataDir) -> None:
-    data.format.write_text('{"version": 7, "created_ms": 0, "wal_seed": 0}')
-    with pytest.raises(FormatError, match="version 7, this topicd knows version 6"):
+    data.format.write_text('{"version": 8, "created_ms": 0, "wal_seed": 0}')
+    with pytest.raises(FormatError, match="version 8, this topicd knows version 7"):
         datadir.open_format(RealFs(), data)
 
 
@@ -102,7 +102,7 @@ def test_format_of_versions_before_is_read_and_upgraded_by_who_writes(data: Data
     data.format.write_text(f'{{"version": {version}, "created_ms": 5, "wal_seed": 6}}')
     found = datadir.open_format(RealFs(), data)
     assert (found.version, json.loads(data.format.read_text())["version"]) == (version, version)
-    assert datadir.upgrade(RealFs(), data, found) == datadir.open_format(RealFs(), data) == (6, 5, 6)
+    assert datadir.upgrade(RealFs(), data, found) == datadir.open_format(RealFs(), data) == (7, 5, 6)
 
 
 @pytest.mark.parametrize("value", ['"2"', "2.0", "true", "-1", "18446744073709551616", "null"])

@@ -75,6 +75,18 @@ class Chunk:
     def framed_bytes(self) -> int:
         return self.bytes + self.records * FRAME_OVERHEAD
 
+    def within(self, start: int, count: int) -> Chunk:
+        """So many of its records, without the first ones; of their bytes only the share is known."""
+        found, end = Chunk(), start + count
+        at = 0
+        for piece in self.pieces:
+            first, last = max(start, at), min(end, at + piece.records)
+            if first < last:
+                part = Piece(piece.stage, piece.from_seq + first - at, last - first)
+                found.add(part, self.bytes * part.records // self.records)
+            at += piece.records
+        return found
+
     def takes(self, run: Run, limit: Limit) -> bool:
         return self.records + run.records <= limit.records and self.bytes + run.bytes <= limit.bytes
 

@@ -1,7 +1,8 @@
 """Staging as its users see it: write parts, commit them together, finish what somebody left, drop what nobody wants.
 
     stage    rows go to topics that only topicd knows
-    reserve  every destination holds room for what it gets, or the commit is refused and nothing has happened
+    reserve  every destination holds room for what it gets, and its schema wants it as it is, or the commit is refused
+             and nothing has happened
     decide   one synced record names the stages that count; the first decision for a batch stands
     publish  the stages are copied into their destinations, numbered so that nobody's repetition is stored
     done     the commit is closed in every destination, one more record, and the stages go
@@ -25,6 +26,7 @@ from topicd.client.core.records import default_bytes
 from topicd.client.staging import names
 from topicd.client.staging.commitlog import CommitLog, Decision, Place
 from topicd.client.staging.copying import Copier
+from topicd.client.staging.judging import Judge
 from topicd.client.staging.plan import Chunk, Staged, chunks_for, destinations, size_for
 from topicd.client.staging.writing import Laid, check_destination, write_stage
 from topicd.clock import Clock, SystemClock
@@ -32,6 +34,7 @@ from topicd.errors import Conflict, TopicdError, TopicNotFound
 
 _AT_ONCE = 8  # requests about stages
 _REPLACED_AT_MOST = 3  # times a destination may be deleted while it is published to
+_JUDGED_AT_MOST = 3  # times a destination's schema may change while it is looked at
 
 
 class Abandoned(NamedTuple):
@@ -160,23 +163,38 @@ class Stages:
         """What is decided does not expire, and there is room for it. Refused, nothing is held."""
         with ThreadPoolExecutor(min(_AT_ONCE, len(stages))) as pool:
             list(pool.map(self._hold, stages))
-        places: dict[str, Place] = {}
+        held: dict[str, requests.CommitPlace] = {}
         try:
             for name in destinations(stages):
-                places[name] = self._place(name, stages)
+                held[name] = self._reserved(name, stages)
+            for name, found in held.items():
+                held[name] = self._judged(name, stages, found)
         except TopicdError as error:
-            for name, place in places.items():
+            for name, found in held.items():
                 with suppress(TopicdError):
-                    self._copier(name).close(place.first_no)
+                    self._copier(name).close(found.first_no)
             raise type(error)(
                 f"{error.message}; the commit is refused and nothing was published", **error.detail
             ) from error
-        return places
+        return {name: _place(found) for name, found in held.items()}
 
-    def _place(self, destination: str, stages: tuple[Staged, ...]) -> Place:
+    def _reserved(self, destination: str, stages: tuple[Staged, ...]) -> requests.CommitPlace:
         """Where a batch that has nothing there yet begins, with room for all of it."""
-        found = self._copier(destination).reserve(*size_for(destination, stages))
-        return Place(found.topic_id, found.first_no, found.max_records, found.max_bytes)
+        return self._copier(destination).reserve(*size_for(destination, stages))
+
+    def _judged(
+        self, destination: str, stages: tuple[Staged, ...], found: requests.CommitPlace
+    ) -> requests.CommitPlace:
+        """Its place, when the schema that it has by then has nothing against any record."""
+        for _ in range(_JUDGED_AT_MOST):
+            if not found.schema:
+                return found
+            chunks = chunks_for(destination, stages, _place(found).limit)
+            Judge(self._client, destination).judge(found.topic_id, chunks)
+            known, found = found, self._reserved(destination, stages)  # it may have taken as long as room is held
+            if (found.schema, found.topic_id) == (known.schema, known.topic_id):
+                return found
+        raise Conflict(f"topic {destination} got another schema {_JUDGED_AT_MOST} times meanwhile", topic=destination)
 
     def _hold(self, staged: Staged) -> None:
         """What is decided does not expire."""
@@ -239,7 +257,7 @@ class Stages:
         if place is None or place.topic_id != topic_id or expected < place.first_no:
             # The topic was created again, or lost its unsynced tail with the power: nothing of this batch is there.
             # Said before it is acted upon, so that the next one counts from the same number.
-            log.place(decision, {destination: self._place(destination, decision.stages)})
+            log.place(decision, {destination: _place(self._reserved(destination, decision.stages))})
         return decision.places[destination]
 
     def _chunks(self, decision: Decision, destination: str) -> list[Chunk]:
@@ -300,6 +318,10 @@ class Stages:
             if (name := names.parse_stage(info.topic)) is not None and chosen(name)
         ]
         return drop_topics(self._client, found)
+
+
+def _place(found: requests.CommitPlace) -> Place:
+    return Place(found.topic_id, found.first_no, found.max_records, found.max_bytes)
 
 
 def drop_topics(client: Operations, topics: Sequence[str]) -> int:

@@ -37,7 +37,7 @@ from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark
 from topicd.spark.pipelines.store import MANIFEST, Store
 
-RETENTION = ("ttl_ms", "cap_records", "cap_bytes", "discard", "retain")
+RETENTION = ("ttl_ms", "cap_records", "cap_bytes", "discard", "retain", "schema")
 COLUMNS = ("topic", "from", "files", "records", "stored", "already")
 
 
@@ -193,7 +193,8 @@ def _opened(client: Client, options: Options, topic: str, sources: list[Source])
 
 
 def _limit(client: Client, options: Options, job: Job) -> None:
-    """What removes records comes last: the cap of a topic may be smaller than a batch."""
+    """What removes records, or refuses them, comes last: a cap may be smaller than a batch, a schema younger than the
+    records."""
     if options.with_config:
         limits: Any = {name: value for name, value in job.sources[-1].config if name in RETENTION}
         client.configure(job.topic, **limits)

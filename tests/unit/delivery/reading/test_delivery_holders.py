@@ -50,6 +50,27 @@ def test_who_takes_over_is_told_to_the_one_before_and_gets_what_comes(desk: Desk
     assert len(desk.parts.holders) == 1  # it is the second's
 
 
+def test_who_was_replaced_cannot_acknowledge_any_more(desk: Desk, lines: list[Any]) -> None:
+    first, second = lines
+    desk.write(desk.parts.catalog.get("orders"), [b"x", b"y"])
+    read_as(first, 1)
+    first.ask(Op.CONSUMER_ACK, topic="orders", name="c", seq=1, holder=1)
+    read_as(second, 2, takeover=True)
+    with pytest.raises(ConsumerHeld, match="has taken over"):
+        first.ask(Op.CONSUMER_ACK, topic="orders", name="c", seq=2, holder=1)
+    assert second.ask(Op.CONSUMER_STATE, topic="orders", name="c")["acked_seq"] == 1
+    second.ask(Op.CONSUMER_ACK, topic="orders", name="c", seq=2, holder=2)
+    second.session.connection_lost(None)
+    assert first.ask(Op.CONSUMER_ACK, topic="orders", name="c", seq=2, holder=1)["acked_seq"] == 2  # nobody reads
+
+
+def test_somebody_who_names_no_reader_may_acknowledge(desk: Desk, lines: list[Any]) -> None:
+    first, second = lines
+    desk.write(desk.parts.catalog.get("orders"), [b"x"])
+    read_as(first, 1)
+    assert second.ask(Op.CONSUMER_ACK, topic="orders", name="c", seq=1)["acked_seq"] == 1
+
+
 def test_the_same_reader_on_another_connection_replaces_itself(desk: Desk, lines: list[Any]) -> None:
     first, second = lines
     read_as(first, 7)

@@ -95,3 +95,17 @@ def test_a_fence_is_for_one_producer(table: CommitTable) -> None:
     assert commit is not None and not table.is_fenced(7)
     commit.fenced = True
     assert table.is_fenced(7) and not table.is_fenced(8)
+
+
+def test_what_was_judged_is_known_after_a_restart(table: CommitTable) -> None:
+    table.open(8, 3, 10, 10, 50, NOW + 50, judged=True)
+    assert table.is_judged(8, 3) and not table.is_judged(8, 2) and not table.is_judged(7, 1)
+    again, replayed = CommitTable(), CommitTable()
+    again.restore(table.to_snapshot(100))
+    again.restore([[9, 1, 5, 5, 50, NOW, []]])  # as earlier ones were written
+    body = {"action": "open", "producer_id": 8, "first_no": 3, "records": 1, "bytes": 1, "hold_ms": 1, "until_ms": 1}
+    replayed.replay_change({**body, "judged": True})
+    for found in (again, replayed):
+        assert found.is_judged(8, 3) and not found.is_judged(7, 1) and not found.is_judged(9, 1)
+    replayed.replay_change(body)
+    assert not replayed.is_judged(8, 3)
