@@ -338,7 +338,13 @@ class Machine:
             busy = busy or any(parts.agenda.scheduled for parts in self.deliveries.values())
             if not busy and all(task.done() for task in asyncio.all_tasks(self.loop)):
                 return
-        raise AssertionError("the machine never comes to rest")
+        raise AssertionError(f"the machine never comes to rest: {', '.join(self._restless())}")
+
+    def _restless(self) -> list[str]:
+        """Who still has something to do."""
+        found = [f"WAL shard {index}" for index, wal in self.wals.items() if wal._committer.pending()]
+        found += [f"the agenda of shard {index}" for index, parts in self.deliveries.items() if parts.agenda.scheduled]
+        return found + [str(task.get_coro()) for task in asyncio.all_tasks(self.loop) if not task.done()]
 
     def _notice_deaths(self) -> None:
         for pool in self.pools.values():

@@ -212,6 +212,30 @@ def test_lost_data_file_costs_its_records_and_nothing_else(disk: FakeDisk, forgo
             previous = machine
 
 
+@pytest.mark.fault("ROTT-12")
+@pytest.mark.parametrize("number", [0, -1])
+def test_seal_of_an_unknown_version_costs_its_segment_and_nothing_else(
+    disk: FakeDisk, forgotten: Machine, number: int
+) -> None:
+    path = files(disk, ".tags", paths.topic_dir_name(2))[number]
+    raw = bytearray(disk.files()[path])
+    raw[4] = 9
+    raw[88:96] = core.xxh3_64(bytes(raw[:88])).to_bytes(8, "little")
+    disk.damage(path, 0, bytes(raw))
+    assert any("version 9" in line for line in offline_damage(disk))
+    previous = forgotten
+    for run in range(3):
+        with Machine(disk, previous=previous, power_lost=True) as machine:
+            machine.open()
+            assert machine.damage() != [] or previous is not forgotten
+            assert 10 <= len(records(machine, "payments")) < 20 + run
+            assert len(records(machine, "orders")) == 10
+            assert machine.append("payments", [b"more"]).first_seq == 21 + run
+            machine.stop()
+            previous = machine
+    assert bytes(raw) in disk.files().values()
+
+
 @pytest.mark.fault("ROTT-03")
 def test_tag_delete_in_the_log_finds_its_records_behind_a_rotten_table(disk: FakeDisk) -> None:
     with Machine(disk) as machine:

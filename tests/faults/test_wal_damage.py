@@ -160,7 +160,7 @@ def test_group_behind_a_torn_tail_does_not_join_the_new_log(story: Story, disk: 
     flip(disk, FIRST, torn.start - GROUP.size + 9)
     with Machine(disk, previous=story.machine, power_lost=True) as machine:
         machine.open()
-        log = machine.wals[0]._committer._log
+        log = machine.wals[0]._committer.log
         machine.append("m", [bytes(old.lsn - log.lsn - GROUP.size - FRAME_OVERHEAD)])
         machine.settle()
         assert log.lsn == old.lsn

@@ -44,7 +44,8 @@ def load_segments(fs: Fs, topic_dir: Path, dead: Mapping[int, DeadOnRecord] | No
     """Every segment of the topic, finished and cleaned up where a crash left it half way. dead: what a snapshot has on
     record of deleted seqs, by segment; None if none knows the topic, or it is one of an older format.
 
-    FormatError if a seal is of a version not known here. Call it before anything writes to the directory.
+    A segment whose seal is of a version not known here is not served, and nothing of it is changed. Call it before
+    anything writes to the directory.
     What it shows was read, not synced: one fs.sync_filesystem() over all topics comes before the first WAL
     file goes.
     """
@@ -68,6 +69,7 @@ class _Loader:
         self._dead = dead
         self._seals: dict[int, Seal | None] = {}
         self._elsewhere: dict[int, Elsewhere] = {}  # segments whose frames are not in a plain file here
+        self._unknown: dict[int, tuple[set[str], str]] = {}  # of a version not known here: parts, what is said of it
         self._report = LoadedSegments()
 
     def run(self) -> LoadedSegments:
@@ -76,7 +78,11 @@ class _Loader:
         self._put_in_place(parts)
         following: int | None = None
         newest_first: list[SegmentInfo] = []
-        for first in sorted(parts, reverse=True):
+        for first in sorted({*parts, *self._unknown}, reverse=True):
+            if first in self._unknown:
+                self._leave_unknown(first, following)
+                following = first
+                continue
             if parts[first] & FRAMES:
                 info = self._open_past_directories(first, parts[first], following)
                 following = first
@@ -218,9 +224,32 @@ class _Loader:
                 unfinished.add(listed.first_seq)
             else:
                 parts.setdefault(listed.first_seq, set()).add(listed.part)
-        for first in unfinished:
+        for first, have in list(parts.items()):
+            try:
+                self._seal(first, have)
+            except FormatError as error:
+                self._unknown[first] = parts.pop(first), error.message
+            except IsADirectoryError:
+                continue  # whoever needs it puts it away
+        for first in unfinished - self._unknown.keys():
             finish_rewrite(self._fs, self._dir, first)
+            self._seals.pop(first, None)
         return parts
+
+    def _leave_unknown(self, first: int, following: int | None) -> None:
+        """Nobody serves it, and its files stay as they are; the newest goes aside: records to come need the name."""
+        have, what = self._unknown[first]
+        path = self._place(first).file(TAGS)
+        if following is not None:
+            self._damage(first, TAGS, first, following - 1, what)
+            return
+        last = first + max(tiled_entries(self._place(first).read_index(self._fs)), 1) - 1
+        kept = path
+        for part in sorted(have):
+            moved = quarantine_of(self._fs, self._dir).move(self._place(first).file(part))
+            kept = moved if part == TAGS else kept
+        self._damage(first, TAGS, first, first - 1, f"{what}; the segment was moved to {kept.parent}", repaired=True)
+        self._report.cuts.append(Cut(path, first, last, kept, last))
 
     def _compare_neighbours(self) -> None:
         segments = self._report.segments

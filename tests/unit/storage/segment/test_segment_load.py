@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +25,6 @@ from tests.unit.storage.segment_kit import (
 )
 from topicd._native import core
 from topicd.disk.fs import RealFs, replace_file
-from topicd.errors import FormatError
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.deletions import append_marks
 from topicd.shards.storage.segment.load import load_segments
@@ -59,7 +59,7 @@ def test_sealed_segments_are_opened_by_their_header_and_first_frame(disk: FakeDi
     fs = FaultFs(disk, reads=True)
     load_segments(fs, topic.dir)
     read = [path.suffix for name, path in fs.calls if name in {"pread", "read_into"}]
-    assert read == [".tags", ".data"] * 10
+    assert read == [".tags"] * 10 + [".data"] * 10
 
 
 def test_five_hundred_sealed_segments_load_in_no_time(real: Topic) -> None:
@@ -240,15 +240,44 @@ def test_overlapping_segments_are_told(disk: FakeDisk, three: Topic) -> None:
     assert [(d.first_seq, d.last_seq, d.what) for d in loaded.damage] == [(55, 60, "overlaps the segment before it")]
 
 
-def test_a_seal_of_an_unknown_version_stops_the_load(disk: FakeDisk, three: Topic) -> None:
-    path = three.file("tags", 1)
+def of_version_9(disk: FakeDisk, path: Path) -> bytes:
     raw = bytearray(disk.files()[path])
     raw[4] = 9
     raw[88:96] = core.xxh3_64(bytes(raw[:88])).to_bytes(8, "little")
     replace_file(disk, path, [bytes(raw)])
-    with pytest.raises(FormatError, match="version 9"):
-        load_segments(disk, three.dir)
-    assert disk.files()[path] == bytes(raw)
+    return bytes(raw)
+
+
+@pytest.mark.fault("ROTT-12")
+@pytest.mark.parametrize("beside", ["", "data", "idx"])
+def test_a_seal_of_an_unknown_version_costs_its_segment_which_nobody_touches(
+    disk: FakeDisk, three: Topic, beside: str
+) -> None:
+    of_version_9(disk, three.file("tags", 21))
+    if beside:
+        replace_file(disk, three.file(f"{beside}.tmp", 21), [b"of a rewrite"])
+    before = {path: raw for path, raw in disk.files().items() if path.name.startswith(three.file("tags", 21).stem)}
+    for _ in range(2):
+        loaded = load_segments(disk, three.dir)
+        assert [info.first_seq for info in loaded.segments] == [1, 41]
+        (damage,) = loaded.damage
+        assert (damage.first_seq, damage.last_seq, damage.repaired) == (21, 40, False)
+        assert "version 9" in damage.what
+    assert {path: raw for path, raw in disk.files().items() if path in before} == before
+
+
+@pytest.mark.fault("ROTT-12")
+def test_the_newest_segment_with_a_seal_of_an_unknown_version_goes_aside_whole(disk: FakeDisk, topic: Topic) -> None:
+    topic.append(disk, 20, seal=True)
+    topic.append(disk, 20, seal=True)
+    of_version_9(disk, topic.file("tags", 21))
+    before = {path.name: raw for path, raw in disk.files().items() if path.name.startswith("seg-00000000000000000021")}
+    loaded = load_segments(disk, topic.dir)
+    assert [info.first_seq for info in loaded.segments] == [1]
+    (cut,) = loaded.cuts
+    assert (cut.first_seq, cut.last_seq) == (21, 40)
+    assert {path.name: raw for path, raw in disk.files().items() if path.parent == cut.kept.parent} == before
+    assert not any(path.name in before for path in disk.files() if path.parent == topic.dir)
 
 
 def test_strangers_in_the_directory_are_left_alone(disk: FakeDisk, three: Topic) -> None:
