@@ -1,5 +1,5 @@
-"""How the supervisor asks the template for a copy of itself. The template has the code of the shards loaded; a shard
-that begins as its copy loads nothing (docs/adr/0020).
+"""How the supervisor asks the template for a copy of itself. The template has the code of the shards and of the
+gateway loaded; a process that begins as its copy loads nothing (docs/adr/0020).
 
 Promise: a copy has the descriptors that were sent for it, under the numbers by which the supervisor knows them, and of
 the template's nothing but its code. One datagram asks, one answers:

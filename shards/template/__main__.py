@@ -1,4 +1,5 @@
-"""`python -m topicd.shards.template`: has the code of the shards loaded; a shard begins as its copy (docs/adr/0020).
+"""`python -m topicd.shards.template`: has the code of the shards loaded, and that of the gateway once there was one.
+They begin as its copies (docs/adr/0020).
 
 Promise: it holds no data, no file and no thread, so that a copy begins as a new process would, without the time that
 loading takes. A copy becomes the supervisor's own child: the process in between ends at once. When the supervisor is
@@ -9,7 +10,7 @@ import gc
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections import deque
 from contextlib import suppress
 from importlib import import_module
 
@@ -18,7 +19,8 @@ from topicd.ipc.control import CONTROL_FD_ENV
 from topicd.ipc.shardboot import DELIVERY, WAL
 from topicd.ipc.template import Order
 
-PACKAGES = {WAL: "topicd.shards.wal", DELIVERY: "topicd.shards.delivery"}
+GATEWAY = "gateway"
+PACKAGES = {WAL: "topicd.shards.wal", DELIVERY: "topicd.shards.delivery", GATEWAY: "topicd.gateway"}
 # In the order in which they are wanted at a start, and in pieces: an order does not wait for all that is left.
 PIECES = (
     "topicd.shards.wal.shard",
@@ -31,6 +33,9 @@ PIECES = (
     "topicd.shards.delivery.parts",
     "topicd.shards.delivery.shard",
 )
+# Of a kind that not every daemon has. The first of them does not wait: it loads what is missing itself, at the same
+# time as this process does, which is then ready for the next one.
+LATER = {GATEWAY: ("topicd.gateway.app", "topicd.gateway.web.http2", "topicd.gateway.process")}
 _PID = struct.Struct("<q")
 
 
@@ -39,24 +44,21 @@ def main() -> None:
     supervisor = socket.socket(fileno=int(os.environ.pop(template.TEMPLATE_FD_ENV)))
     supervisor.set_inheritable(False)
     _name("template")
-    pieces = iter(PIECES)
+    pieces = deque(PIECES)
+    later = dict(LATER)
     while True:
-        if not template.is_readable(supervisor, 0) and (piece := next(pieces, None)) is not None:
-            import_module(piece)
+        if pieces and not template.is_readable(supervisor, 0):
+            import_module(pieces.popleft())
             continue
         order = template.next_order(supervisor)
         if order is None:
             return
-        body = _loaded(order.kind)
+        if order.kind not in LATER:
+            import_module(f"{PACKAGES[order.kind]}.shard")
         if _copied(supervisor, order):
-            body()
+            import_module(f"{PACKAGES[order.kind]}.__main__").main()
             return
-
-
-def _loaded(kind: str) -> Callable[[], None]:
-    import_module(f"{PACKAGES[kind]}.shard")
-    body: Callable[[], None] = import_module(f"{PACKAGES[kind]}.__main__").main
-    return body
+        pieces += later.pop(order.kind, ())
 
 
 def _copied(supervisor: socket.socket, order: Order) -> bool:

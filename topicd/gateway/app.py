@@ -193,6 +193,8 @@ class App:
     async def run(self, one: Endpoint, names: tuple[str, ...], call: Call, body: bytes) -> Reply | None:
         try:
             if one.body is None:
+                if one.answer_bytes:
+                    await call.room(one.answer_bytes)
                 reply = await one.handler(call, *names)
             else:
                 if len(body) > _INFLATE_AT_ONCE and b"content-encoding" in call.head.headers:

@@ -26,11 +26,12 @@ from topicd.gateway.tails import Tails
 from topicd.gateway.usage import Usage
 from topicd.gateway.web.messages import BodyRoom, Exchange, Head, Headers, Reply, Stream
 from topicd.gateway.working import Workers
-from topicd.limits import MIB
+from topicd.limits import KIB, MIB
 from topicd.tokens import Rights
 
 BODY_MAX = 64 * MIB
 BODIES = 256 * MIB  # of all requests that are being received
+ANSWER_BYTES = 256 * KIB  # of lists and pages
 
 
 class Service:
@@ -98,6 +99,12 @@ class Call:
         stream = self.exchange.stream([*sse.HEADERS, *self.cors])
         return sse.EventStream(stream, service.clock.now_ms, service.stopping, service.note_lag, heartbeat_s)
 
+    async def room(self, size: int) -> None:
+        """Before a large answer is made; 0: it is not made now."""
+        wait = self.exchange.room(size) if self.exchange is not None else None
+        if wait is not None:
+            await wait
+
     def upgrade(self, headers: Headers, receive: Callable[[bytes], None]) -> Stream:
         if self.exchange is None:
             raise RuntimeError("a request is answered before it is received")
@@ -136,6 +143,11 @@ class Endpoint(NamedTuple):
     answers: dict[int, str] = {}
     query: dict[str, str] = {}
     summary: str = ""
+
+    @property
+    def answer_bytes(self) -> int:
+        """Room that an answer may need; 0: little, or the handler asks for it, or it is a stream."""
+        return ANSWER_BYTES if self.method == "GET" and self.kind in ("json", "open", "early", "glance") else 0
 
 
 ENDPOINTS: list[Endpoint] = []

@@ -32,9 +32,10 @@ DRAIN_S = 10.0
 TRIM_S = 5.0
 CONNECTIONS = 20_000
 
+api.load()  # here and not when it serves, so that the template has done it
+
 
 def serve(process: Process) -> None:
-    api.load()
     uvloop.run(Gateway(process).run())
 
 

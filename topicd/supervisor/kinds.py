@@ -159,5 +159,6 @@ KINDS: tuple[Kind, ...] = (
         stops=Stage(0.30, 0.40),
         hand=_gateway,
         starts_after=(DELIVERY,),  # it serves at once, and says that it is not ready until they do
+        copied=True,
     ),
 )

@@ -1,5 +1,5 @@
-"""The template: a process that has the code of the shards loaded and copies itself when one is to start. Promise: it is
-a shorter way and no other: where it is missing, dead or silent, the supervisor starts the process itself.
+"""The template: a process that has the code of shards and gateway loaded and copies itself when one is to start.
+Promise: it is a shorter way and no other: where it is missing, dead or silent, the supervisor starts it itself.
 """
 
 from __future__ import annotations

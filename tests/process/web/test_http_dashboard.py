@@ -263,10 +263,12 @@ def test_without_a_token_there_are_figures_and_no_names(locked: Daemon) -> None:
     put(owner, "secret.topic", 1)
     put(owner, "open.topic", 1)
     assert hello(guest)["guest"] and hello(guest)["scopes"] == []
-    with guest.events("/dashboard/stream") as events:
-        while (event := events.next()).name != "tick":
-            pass
-        assert event.data["processes"] and "secret" not in event.text
+    with owner.events("/dashboard/stream") as whole, guest.events("/dashboard/stream") as events:
+        while "secret.topic" not in (told := whole.next()).text or told.name != "tick":
+            pass  # until there is a name to be told
+        seen = [event for event in (events.next() for _ in range(6)) if event.name == "tick"]
+        assert seen[-1].data["now_ms"] >= told.data["now_ms"]
+        assert all(event.data["processes"] and "secret" not in event.text for event in seen)
     for path in ("topics", "topics/secret.topic", "queues", "consumers", "routers"):
         assert guest("GET", f"/dashboard/{path}").code == "unauthorized", path
     assert guest("POST", "/dashboard/topics/secret.topic/browse", {}).code == "unauthorized"

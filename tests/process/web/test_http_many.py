@@ -145,6 +145,35 @@ def test_streams_without_a_window_are_begun_only_as_answers_are_taken(web1: Web,
             assert (status, len(json.loads(raw)["records"])) == (200, 90)
 
 
+def test_answers_that_wait_for_small_windows_are_bounded_in_bytes(web1: Web, topic: str) -> None:
+    web1.write(topic, *["z" * 10_000] * 90)
+    before = gateway_memory(web1)
+    with H2Wire(web1.port) as wire:
+        wire.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 8_192})
+        wire.flush()
+        asked = [wire.ask("POST", f"/v0/topics/{topic}/diff", {"limit": 90}) for _ in range(200)]
+        for _ in range(20):
+            assert web1("POST", f"/v0/topics/{topic}/diff", {"limit": 90}).status == 200
+        assert gateway_memory(web1) - before < 50 * MIB  # they have 180
+        wire.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
+        wire.flush()
+        for number in asked:
+            status, raw = wire.answer(number)
+            assert (status, len(json.loads(raw)["records"])) == (200, 90)
+
+
+def test_long_polls_of_one_connection_take_no_room_from_its_other_requests(web1: Web, topic: str) -> None:
+    head = web1.write(topic, "old")["head_seq"]
+    wait = {"from_seq": head, "wait_ms": 30_000, "max_batch_bytes": 8 * MIB}
+    with H2Wire(web1.port) as wire:
+        polls = [wire.ask("POST", f"/v0/topics/{topic}/diff", wait) for _ in range(50)]
+        assert wire.answer(wire.ask("POST", f"/v0/topics/{topic}/diff", {}))[0] == 200
+        assert wire.answer(wire.ask("POST", f"/v0/topics/{topic}", {"records": [{"data": "new"}]}))[0] == 200
+        for number in polls:
+            status, raw = wire.answer(number)
+            assert (status, [one["data"] for one in json.loads(raw)["records"]]) == (200, ["new"])
+
+
 def test_what_was_asked_before_bytes_that_are_no_request_is_answered(web1: Web, topic: str) -> None:
     with socket.create_connection(("127.0.0.1", web1.port), timeout=30) as sock:
         sock.sendall(f"GET /v0/topics/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 5 + b"nonsense\r\n\r\n")

@@ -8,10 +8,15 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from tests.process.conftest import SETTINGS
+from tests.process.procstat import cpu_seconds
 from tests.process.web.conftest import ENVIRON
 from tests.support.daemon import Daemon, wait_until
 from tests.support.web import Web
+
+BACK_CPU_S = 0.15  # of a gateway that comes back; to load its code takes twice as much
 
 
 def reached(acked: dict[str, int], goal: dict[str, int]) -> bool:
@@ -102,3 +107,20 @@ def test_a_shard_that_is_away_is_503_with_a_time_to_come_back(tmp_path: Path) ->
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
         web.close()
+
+
+def test_a_gateway_that_was_killed_comes_back_without_loading_its_code(tmp_path: Path) -> None:
+    with Daemon(tmp_path, env=ENVIRON, **SETTINGS) as daemon:
+        [template] = [child for child in daemon.children() if child.name() == "topicd template"]
+        wait_until(lambda: _rests(template), "the template to have loaded what it may be asked for")
+        web = Web(daemon)
+        daemon.wait_replaced("gateway-00", daemon.kill("gateway-00", signal.SIGKILL))
+        wait_until(lambda: web("GET", "/readyz").status == 200, "the gateway to be ready")
+        assert cpu_seconds([daemon.pids()["gateway-00"]]) < BACK_CPU_S
+        assert web.write("a", 1)["created"]
+
+
+def _rests(process: psutil.Process) -> bool:
+    """It waits for its next order: not for the processor, and not for the disk."""
+    mapped = {Path(row.path).name for row in process.memory_maps()}
+    return process.status() == psutil.STATUS_SLEEPING and any(name.startswith("parser.") for name in mapped)

@@ -61,7 +61,7 @@ def ended(copy: Copy) -> int:
     return code
 
 
-@pytest.mark.parametrize("kind", [WAL, DELIVERY])
+@pytest.mark.parametrize("kind", [WAL, DELIVERY, "gateway"])
 def test_a_copy_is_the_supervisors_own_child(template: Template, kind: str) -> None:
     copy, channel, _ = copy_of(template, kind)
     assert Path(f"/proc/{copy.pid}/stat").read_text().rsplit(")", 1)[1].split()[1] == str(os.getpid())

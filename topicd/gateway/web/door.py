@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from topicd.gateway.web.http1 import HEAD_S, Http1
 from topicd.gateway.web.messages import Application, BodyRoom
+from topicd.gateway.web.turns import Turns
 
 if TYPE_CHECKING:
     from topicd.gateway.web.http2 import Http2
@@ -25,6 +26,7 @@ class Door:
         self.app = app
         self.room = room
         self.limit = limit
+        self.turns = Turns(asyncio.get_running_loop())
         self.refused = 0
         self.open: set[Http1 | Http2] = set()
         self.fresh: set[Fresh] = set()
@@ -79,7 +81,7 @@ class Fresh(asyncio.Protocol):
                 return
             from topicd.gateway.web.http2 import Http2
 
-            self._hand_over(Http2(self._door.app, self._door.room, self._door.ended))
+            self._hand_over(Http2(self._door.app, self._door.room, self._door.turns, self._door.ended))
         else:
             self._hand_over(Http1(self._door.app, self._door.room, self._door.ended))
 

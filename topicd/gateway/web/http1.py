@@ -14,6 +14,7 @@ from typing import Any
 
 import httptools
 
+from topicd.gateway.web.deadline import Deadline
 from topicd.gateway.web.http1_stream import Http1Exchange, Http1Stream, Incoming
 from topicd.gateway.web.http1_text import answer_head, origin_form, stream_head, wants_websocket
 from topicd.gateway.web.messages import (
@@ -66,8 +67,7 @@ class Http1(asyncio.Protocol):
         self._finished = False  # nothing more is sent
         self._half_closed = False
         self._draining = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when what is awaited must be here; 0: nothing is
+        self._deadline = Deadline(self._loop, HEAD_S, self._late)  # of what is awaited
         self.paused = False
 
     # ---- transport ----
@@ -149,9 +149,7 @@ class Http1(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._broken = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._deadline.close()
         if self._stream is not None:
             self._stream.lost()
         for request in (*self._waiting, self._incoming, self._current):
@@ -276,7 +274,7 @@ class Http1(asyncio.Protocol):
         request, self._incoming = self._incoming, None
         if request is None or self._broken:
             return
-        self._disarm()
+        self._deadline.disarm()
         self._waiting.append(request)
         self._next()
 
@@ -433,26 +431,9 @@ class Http1(asyncio.Protocol):
     def _arm(self) -> None:
         """A head, or the next piece of a body, must come in time."""
         if self._transport is not None and self._stream is None:
-            self._due = self._loop.time() + HEAD_S
-            if self._timer is None:
-                self._timer = self._loop.call_later(HEAD_S, self._look)
-
-    def _disarm(self) -> None:
-        # The timer stays: to set one for every request costs more than one that finds nothing to do.
-        self._due = 0.0
-
-    def _look(self) -> None:
-        self._timer = None
-        if not self._due or self._transport is None:
-            return
-        left = self._due - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._look)
-        else:
-            self._late()
+            self._deadline.arm()
 
     def _late(self) -> None:
-        self._due = 0.0
         if self._current is not None or self._transport is None:
             return
         if self._incoming is None and not self._head_bytes:

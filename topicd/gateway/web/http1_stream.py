@@ -53,6 +53,9 @@ class Http1Exchange:
         self._connection = connection
         self._request = request
 
+    def room(self, size: int) -> None:
+        return None  # one answer at a time
+
     def stream(self, headers: Headers) -> Http1Stream:
         return self._connection.begin_stream(self._request, headers)
 

@@ -17,18 +17,19 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
+from topicd.gateway.web.http2_outgoing import WRITE_HIGH, Outgoing
+from topicd.gateway.web.http2_stream import Http2Stream, allowed
 from topicd.gateway.web.messages import (
     BODILESS,
     LINGER_S,
-    Accepted,
     Application,
     BodyRoom,
     Head,
     Headers,
     Reply,
     consumed,
-    no_op,
 )
+from topicd.gateway.web.turns import SECONDS, Turns
 from topicd.limits import KIB, MIB
 
 STREAM_WINDOW = 1 * MIB
@@ -37,83 +38,17 @@ MAX_STREAMS = 1024
 PING_S = 20.0
 _IDLE_TALK = 100  # resets and frames that ask for nothing, beyond what was answered, before the peer is sent away
 _FORGIVEN_PER_S = 10
-_STREAM_HIGH = 256 * KIB  # bytes that wait for a window before a stream is not writable any more
-_STREAM_LOW = 16 * KIB  # the same on a connection that is full
-_HELD_HIGH = 1 * MIB  # bytes of a connection that wait: from there on it is full, and no further request is begun
 _BEGUN_AT_ONCE = 4  # of requests that had to wait: their answers shall be seen before more are begun
 _BEGUN_AGAIN_S = 0.01
-_WINDOW_LOW = 4 * KIB  # a request whose answer could not even begin to be sent waits
 _SLICE, _SLICE_MAX = 512, 64 * KIB  # of what came: so much is looked at at once
-_TURN_S = 0.001  # then others have theirs
-_WRITE_HIGH = 256 * KIB
 _FIRST_WINDOW = 65_535
-_FORBIDDEN = (b"connection", b"keep-alive", b"transfer-encoding", b"upgrade")
-
-
 _TALK = (h2.events.PingReceived, h2.events.RemoteSettingsChanged, h2.events.PriorityUpdated)
 
 
-class _Stream:
-    """One request and its answer."""
-
-    def __init__(self, connection: Http2, number: int) -> None:
-        self._connection = connection
-        self.number = number
-        self.accepted: Accepted | None = None
-        self.reply: Reply | None = None
-        self.body: list[bytes] = []
-        self.size = 0
-        self.task: asyncio.Task[None] | None = None
-        self.out = bytearray()
-        self.ended = False  # nothing follows what is in `out`
-        self.streaming = False
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.on_writable: Callable[[], None] = no_op
-
-    @property
-    def writable(self) -> bool:
-        high = _STREAM_LOW if self._connection.full else _STREAM_HIGH
-        return len(self.out) < high and not self._connection.paused and not self.gone.done()
-
-    @property
-    def buffered(self) -> int:
-        return len(self.out)
-
-    def abort(self) -> None:
-        self._connection.reset(self)
-
-    def write(self, data: bytes) -> None:
-        if not self.gone.done() and data:
-            self._connection.hold(self, data)
-            self._connection.flush_soon(self)
-
-    def close(self) -> None:
-        if not self.gone.done():
-            self.gone.set_result(None)
-            self.ended = True
-            self._connection.flush_soon(self)
-
-    def send_at_once(self) -> None:
-        raise NotImplementedError("HTTP/2 connections are not upgraded")
-
-    def pause_reading(self, paused: bool) -> None:
-        raise NotImplementedError("HTTP/2 connections are not upgraded")
-
-    # ---- as Exchange ----
-
-    def stream(self, headers: Headers) -> _Stream:
-        self.streaming = True
-        kept = [(name.lower(), value) for name, value in headers if name.lower() not in _FORBIDDEN]
-        self._connection.send_headers(self, [(b":status", b"200"), *kept], end=False)
-        return self
-
-    def upgrade(self, headers: Headers, receive: Callable[[bytes], None]) -> _Stream:
-        raise NotImplementedError("HTTP/2 connections are not upgraded")
-
-
 class Http2(asyncio.Protocol):
-    def __init__(self, app: Application, room: BodyRoom, ended: Callable[[Any], None]) -> None:
+    def __init__(self, app: Application, room: BodyRoom, turns: Turns, ended: Callable[[Any], None]) -> None:
         self._app = app
+        self._turns = turns
         self._room = room
         self._ended = ended
         self._loop = asyncio.get_running_loop()
@@ -121,18 +56,16 @@ class Http2(asyncio.Protocol):
         self._h2 = h2.connection.H2Connection(config=config)
         self._transport: asyncio.Transport | None = None
         self._peer = ""
-        self._streams: dict[int, _Stream] = {}
-        self._pending: dict[int, _Stream] = {}  # with something to send
+        self._streams: dict[int, Http2Stream] = {}
+        self._out = Outgoing(self._h2, self)
         self._flushing = False
         self._arrived: deque[memoryview] = deque()  # bytes that were not looked at yet
         self._slice = _SLICE
-        self._later: deque[_Stream] = deque()  # requests that are not begun before answers are taken
+        self._later: deque[Http2Stream] = deque()  # requests that are not begun before answers are taken
         self._beginning = False
-        self._held = 0  # bytes that wait for a window
-        self._taken = self._taken_before = 0  # bytes that did not have to wait any more
         self._idle_talk = 0.0
         self._talked_at = 0.0
-        self._closing = False
+        self.closing = False
         self._draining = False
         self._ping: asyncio.TimerHandle | None = None
         self._pong_due = False
@@ -143,7 +76,7 @@ class Http2(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        transport.set_write_buffer_limits(high=_WRITE_HIGH)  # type: ignore[attr-defined]
+        transport.set_write_buffer_limits(high=WRITE_HIGH)  # type: ignore[attr-defined]
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         codes = h2.settings.SettingCodes
@@ -158,28 +91,22 @@ class Http2(asyncio.Protocol):
         )
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(CONNECTION_WINDOW - _FIRST_WINDOW)
-        self._send()
+        self.send()
         self._ping = self._loop.call_later(PING_S, self._beat)
 
     def data_received(self, data: bytes) -> None:
-        if self._closing:
+        if self.closing:
             return
         self._heard = True
         self._arrived.append(memoryview(data))
         if len(self._arrived) == 1:
-            self._work()
+            self._turns.begin(self._work)
 
-    def _work(self) -> None:
-        """What came, slice by slice. Frames are cheap to send and dear to understand: after a while it is the turn of
-        others, and nothing more is read until all is done."""
-        transport, began = self._transport, time.perf_counter()
-        now, end = began, began + _TURN_S
-        while self._arrived and not self._closing:
-            if now > end:
-                if transport is not None:
-                    transport.pause_reading()
-                self._loop.call_soon(self._work)
-                break
+    def _work(self, until: float) -> bool:
+        """What came, slice by slice. Frames are cheap to send and dear to understand: when its time is over it is the
+        turn of others, and nothing more is read until all is done."""
+        transport, now = self._transport, time.perf_counter()
+        while self._arrived and not self.closing:
             data = self._arrived[0]
             self._understand(data[: self._slice])
             if len(data) > self._slice:
@@ -188,13 +115,19 @@ class Http2(asyncio.Protocol):
                 self._arrived.popleft()
             before, now = now, time.perf_counter()
             # Large frames go on in large slices.
-            grown = self._slice * 2 if now - before < _TURN_S / 8 else self._slice // 2
+            grown = self._slice * 2 if now - before < SECONDS / 8 else self._slice // 2
             self._slice = max(_SLICE, min(_SLICE_MAX, grown))
-        if self._closing:
+            if now >= until:
+                break
+        if self.closing:
             self._arrived.clear()
-        elif not self._arrived and transport is not None and not transport.is_closing():
-            transport.resume_reading()
+        elif transport is not None and not transport.is_closing():
+            if self._arrived:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
         self._pump()
+        return bool(self._arrived)
 
     def _understand(self, data: memoryview) -> None:
         try:
@@ -214,11 +147,11 @@ class Http2(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._closing = True
+        self.closing = True
         if self._ping is not None:
             self._ping.cancel()
         for stream in list(self._streams.values()):
-            self._drop(stream)
+            self.drop(stream)
         self._ended(self)
 
     def pause_writing(self) -> None:
@@ -256,7 +189,7 @@ class Http2(asyncio.Protocol):
 
     def _begin(self, event: h2.events.RequestReceived) -> None:
         number = int(event.stream_id or 0)
-        stream = self._streams[number] = _Stream(self, number)
+        stream = self._streams[number] = Http2Stream(self, number)
         headers: dict[bytes, bytes] = {}
         for name, value in event.headers or ():
             headers.setdefault(bytes(name), bytes(value))
@@ -298,19 +231,12 @@ class Http2(asyncio.Protocol):
         stream = self._streams.get(number)
         if stream is None or stream.task is not None:
             return
-        if not self._later and self._may_begin(stream):
+        if not self._later and self._out.may_begin(stream):
             self._start(stream)
         else:
             self._later.append(stream)
 
-    def _may_begin(self, stream: _Stream) -> bool:
-        """There is room for its answer, here and at the peer."""
-        try:
-            return not self.full and self._h2.local_flow_control_window(stream.number) >= _WINDOW_LOW
-        except h2.exceptions.ProtocolError:
-            return True  # the peer has reset it: that is noticed in a moment
-
-    def _start(self, stream: _Stream) -> None:
+    def _start(self, stream: Http2Stream) -> None:
         stream.task = self._loop.create_task(self._serve(stream))
         stream.task.add_done_callback(consumed)
 
@@ -319,7 +245,7 @@ class Http2(asyncio.Protocol):
         if stream is None or not stream.streaming:  # to leave a stream of events is how one ends it
             self._bother()
         if stream is not None:
-            self._drop(stream)
+            self.drop(stream)
 
     def _bother(self) -> None:
         """Something came that costs us more than the peer."""
@@ -331,22 +257,21 @@ class Http2(asyncio.Protocol):
 
     # ---- refusals ----
 
-    def _turn_down(self, stream: _Stream, reply: Reply) -> None:
+    def _turn_down(self, stream: Http2Stream, reply: Reply) -> None:
         self._give_up(stream)
         stream.reply = reply
 
-    def _give_up(self, stream: _Stream) -> None:
+    def _give_up(self, stream: Http2Stream) -> None:
         if stream.accepted is not None:
             self._room.give_back(sum(map(len, stream.body)))
             stream.body = []
             accepted, stream.accepted = stream.accepted, None
             accepted.over()
 
-    def _drop(self, stream: _Stream) -> None:
+    def drop(self, stream: Http2Stream) -> None:
         self._streams.pop(stream.number, None)
-        self._pending.pop(stream.number, None)
         self._give_up(stream)
-        self._let_go(stream)
+        self._out.let_go(stream)
         if not stream.gone.done():
             stream.gone.set_result(None)
         if stream.task is not None:
@@ -354,7 +279,7 @@ class Http2(asyncio.Protocol):
 
     # ---- answers ----
 
-    async def _serve(self, stream: _Stream) -> None:
+    async def _serve(self, stream: Http2Stream) -> None:
         reply = stream.reply
         try:
             if reply is None and stream.accepted is not None:
@@ -363,13 +288,14 @@ class Http2(asyncio.Protocol):
                 await asyncio.sleep(reply.delay)
         finally:
             self._give_up(stream)
+            self.keep(stream)
         if reply is None or stream.number not in self._streams:
             return
         length = b"%d" % len(reply.body)
         headers = [(b":status", b"%d" % reply.status)]
         if reply.status not in BODILESS:
             headers += [(b"content-type", reply.content_type), (b"content-length", length)]
-        headers += [(name.lower(), value) for name, value in reply.headers if name.lower() not in _FORBIDDEN]
+        headers += allowed(reply.headers)
         self.send_headers(stream, headers, end=not reply.body)
         if reply.body:
             self.hold(stream, reply.body)
@@ -377,28 +303,27 @@ class Http2(asyncio.Protocol):
         self.flush_soon(stream)
         self._idle_talk = max(0.0, self._idle_talk - 1)
 
-    def send_headers(self, stream: _Stream, headers: Headers, *, end: bool) -> None:
+    def send_headers(self, stream: Http2Stream, headers: Headers, *, end: bool) -> None:
         if stream.number not in self._streams:
             return
         try:
             self._h2.send_headers(stream.number, headers, end_stream=end)
         except h2.exceptions.ProtocolError:
-            self._drop(stream)
+            self.drop(stream)
             return
         if end:
-            self._forget(stream)
-        self._send()
+            self.forget(stream)
+        self.send()
 
-    def reset(self, stream: _Stream) -> None:
+    def reset(self, stream: Http2Stream) -> None:
         if stream.number in self._streams:
             self._h2.reset_stream(stream.number, h2.errors.ErrorCodes.CANCEL)
-            self._send()
-            self._forget(stream)
+            self.send()
+            self.forget(stream)
 
-    def _forget(self, stream: _Stream) -> None:
+    def forget(self, stream: Http2Stream) -> None:
         self._streams.pop(stream.number, None)
-        self._pending.pop(stream.number, None)
-        self._let_go(stream)
+        self._out.let_go(stream)
         if not stream.gone.done():
             stream.gone.set_result(None)
         if self._draining and not self._streams:
@@ -408,19 +333,20 @@ class Http2(asyncio.Protocol):
 
     @property
     def full(self) -> bool:
-        return self._held >= _HELD_HIGH
+        return self._out.full
 
-    def hold(self, stream: _Stream, data: bytes) -> None:
-        stream.out += data
-        self._held += len(data)
+    def hold(self, stream: Http2Stream, data: bytes) -> None:
+        self._out.hold(stream, data)
 
-    def _let_go(self, stream: _Stream) -> None:
-        self._held -= len(stream.out)
-        stream.out.clear()
+    async def promise(self, stream: Http2Stream, size: int) -> None:
+        await self._out.promise(stream, size)
 
-    def flush_soon(self, stream: _Stream) -> None:
+    def keep(self, stream: Http2Stream) -> None:
+        self._out.keep(stream)
+
+    def flush_soon(self, stream: Http2Stream) -> None:
         if stream.number in self._streams:
-            self._pending[stream.number] = stream
+            self._out.pending[stream.number] = stream
             if not self._flushing:
                 self._flushing = True
                 self._loop.call_soon(self._flush)
@@ -430,35 +356,22 @@ class Http2(asyncio.Protocol):
         self._pump()
 
     def _pump(self) -> None:
-        """Send what the windows allow: a frame of each stream in turn, so that none waits behind all of another."""
-        was_full = self.full
-        waiting = bool(self._pending)
-        while waiting and not (self.paused or self._closing):
-            waiting, size = False, 0
-            for stream in list(self._pending.values()):
-                sent = self._pump_one(stream)
-                size += sent
-                waiting |= sent > 0
-                if size >= _WRITE_HIGH:
-                    break
-            self._send()
-        self._send()
-        if was_full and not self.full:
+        if self._out.pump():
             self._room_again()
         if self._later:
             self._begin_later()
 
     def _begin_later(self) -> None:
         begun = 0
-        while self._later and not self._closing and begun < _BEGUN_AT_ONCE:
+        while self._later and not self.closing and begun < _BEGUN_AT_ONCE:
             stream = self._later[0]
             if stream.number in self._streams:
-                if not self._may_begin(stream):
+                if not self._out.may_begin(stream):
                     return
                 self._start(stream)
                 begun += 1
             self._later.popleft()
-        if self._later and not self._closing and not self._beginning:
+        if self._later and not self.closing and not self._beginning:
             self._beginning = True
             self._loop.call_later(_BEGUN_AGAIN_S, self._begin_again)
 
@@ -471,36 +384,7 @@ class Http2(asyncio.Protocol):
             if stream.streaming and stream.writable:
                 stream.on_writable()
 
-    def _pump_one(self, stream: _Stream) -> int:
-        """Bytes of it that were sent. If there were any, it is the last in turn now."""
-        if stream.number not in self._pending:
-            return 0  # it went while others had their turn
-        was_full = len(stream.out) >= _STREAM_HIGH
-        try:
-            room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
-            if stream.out and room <= 0:
-                return 0
-            piece = bytes(memoryview(stream.out)[:room])
-            del stream.out[: len(piece)]
-            self._held -= len(piece)
-            self._taken += len(piece)
-            last = stream.ended and not stream.out
-            if piece or last:
-                self._h2.send_data(stream.number, piece, end_stream=last)
-        except h2.exceptions.ProtocolError:
-            self._drop(stream)
-            return 0
-        if last:
-            self._forget(stream)
-            return len(piece)
-        del self._pending[stream.number]
-        if stream.out:
-            self._pending[stream.number] = stream
-        if was_full and stream.writable:
-            stream.on_writable()
-        return len(piece)
-
-    def _send(self) -> None:
+    def send(self) -> None:
         data = self._h2.data_to_send()
         if data and self._transport is not None:
             self._transport.write(data)
@@ -514,31 +398,30 @@ class Http2(asyncio.Protocol):
         if self._pong_due and not self._heard:
             self._close()
             return
-        if self._taken == self._taken_before and any(not one.streaming for one in self._pending.values()):
+        if self._out.stuck:
             self._goodbye(h2.errors.ErrorCodes.FLOW_CONTROL_ERROR)  # it asks and does not take the answers
             return
-        self._taken_before = self._taken if self._pending else -1
         self._heard = False
         self._pong_due = True
         self._h2.ping(b"topicd\0\0")
-        self._send()
+        self.send()
         self._ping = self._loop.call_later(PING_S, self._beat)
 
     def _goodbye(self, code: h2.errors.ErrorCodes) -> None:
-        if not self._closing and self._transport is not None:
+        if not self.closing and self._transport is not None:
             self._h2.close_connection(error_code=code)
             self._leave()
 
     def _leave(self) -> None:
         """Behind what was said. The peer may still be sending: an unread byte would turn our last frame into a
         reset."""
-        self._closing = True
+        self.closing = True
         transport = self._transport
         if transport is None:
             return
-        self._send()
+        self.send()
         for stream in list(self._streams.values()):
-            self._drop(stream)
+            self.drop(stream)
         if transport.can_write_eof():
             transport.write_eof()
             self._loop.call_later(LINGER_S, transport.close)
@@ -546,6 +429,6 @@ class Http2(asyncio.Protocol):
             transport.close()
 
     def _close(self) -> None:
-        self._closing = True
+        self.closing = True
         if self._transport is not None:
             self._transport.close()

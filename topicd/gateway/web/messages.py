@@ -106,6 +106,11 @@ class Stream(Protocol):
 class Exchange(Protocol):
     """The way back to whoever asked. An answer is a Reply that the application returns, or one of these."""
 
+    def room(self, size: int) -> Awaitable[None] | None:
+        """Before an answer of about that size is made: None, or something to wait for until others of the connection
+        have been taken. The room of one request; 0 gives it back, and its answer does."""
+        ...
+
     def stream(self, headers: Headers) -> Stream: ...
 
     def upgrade(self, headers: Headers, receive: Callable[[bytes], None]) -> Stream:
