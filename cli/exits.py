@@ -68,7 +68,7 @@ HINT_OF: dict[type[TopicdError], str] = {
     errors.NeedsRecovery: "`topicctl channel clear CHANNEL` gives up what is in it",
     errors.ConsumerHeld: "--takeover takes its place, and tells it so",
     errors.Unauthorized: "TOPICD_TOKEN holds the token, TOPICD_CA_FILE the certificates to trust",
-    errors.Forbidden: "`topicctl doctor` looks at rights; a token has scopes and prefixes (`topicctl token list`)",
+    errors.Forbidden: "a token has scopes and prefixes: `topicctl token list` where the daemon runs",
     errors.TopicFull: "raise the cap with `topicctl topic config`, or make room with `topicctl delete`",
     errors.Throttled: "try again a little later",
     errors.NotReady: "`topicctl status` shows how far recovery is; --timeout waits longer",
@@ -94,6 +94,8 @@ def exit_of(error: TopicdError) -> Exit:
 
 
 def hint_of(error: TopicdError) -> str:
+    if isinstance(error, errors.Forbidden) and "uid" in error.detail:
+        return ""  # a user of this machine is told who may connect; no token is concerned
     return next((HINT_OF[cls] for cls in type(error).__mro__ if cls in HINT_OF), "")
 
 

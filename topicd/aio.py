@@ -4,7 +4,7 @@ import topicd.aio
 
 async with topicd.aio.connect() as client:
     await client.publish("orders", {"id": 7})
-    async with await client.watch("orders", start="earliest") as records:
+    async with client.watch("orders", start="earliest") as records:
         async for record in records:
             print(record)
 """
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from topicd.client.aio.channels import AsyncChannels, AsyncChannelWatch
 from topicd.client.aio.chat import AsyncChat
-from topicd.client.aio.client import AsyncClient, Connecting, connect
+from topicd.client.aio.client import AsyncClient, connect
 from topicd.client.aio.consumer import AsyncConsumer
 from topicd.client.aio.job import AsyncJob, AsyncJobs
+from topicd.client.aio.opening import Opening
 from topicd.client.aio.pipeline import AsyncPipeline
 from topicd.client.aio.producer import AsyncProducer
 from topicd.client.aio.queue import AsyncQueue
@@ -47,8 +48,8 @@ __all__ = [
     "ChannelEvent",
     "ChannelInfo",
     "ChannelMessage",
-    "Connecting",
     "Gap",
+    "Opening",
     "Published",
     "ReadResult",
     "Record",

@@ -15,10 +15,14 @@ def note(process: dict[str, Any]) -> str:
         found.append(str(process["what"]))
     found += troubles(stats)
     if stats.get("failures"):
-        found.append(f"{stats['failures']} write failures")
+        found.append(_times(stats["failures"], "write failure"))
     if stats.get("checkpoint_failures"):
-        found.append(f"{stats['checkpoint_failures']} checkpoint failures")
+        found.append(_times(stats["checkpoint_failures"], "checkpoint failure"))
     return "; ".join(found)
+
+
+def _times(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def troubles(stats: dict[str, Any]) -> list[str]:
@@ -27,7 +31,7 @@ def troubles(stats: dict[str, Any]) -> list[str]:
     if stats.get("read_only"):
         found.append("read-only after a disk failure")
     if stats.get("damage"):
-        found.append(f"{stats['damage']} damaged places, run fsck")
+        found.append(f"{_times(stats['damage'], 'damaged place')}, run fsck")
     if stats.get("snapshot_failing"):
         found.append("snapshots fail, the WAL keeps growing; the log of the process says why")
     if stats.get("cold_trouble"):

@@ -106,12 +106,12 @@ def _title(before: dict[str, Any], after: dict[str, Any], width: int) -> Text:
     from rich.text import Text
 
     state = str(after["state"])
-    left = Text.assemble(
-        ("topicd ", "bold"),
-        (state, STATE_STYLE.get(state, "red")),
-        f"  up {human.duration(after['uptime_s'])}  run {after['run']}  {after['instance']}",
-    )
+    left = Text.assemble(("topicd ", "bold"), (state, STATE_STYLE.get(state, "red")))
+    left.append(f"  up {human.duration(after['uptime_s'])}  run {after['run']}")
     right = f"last {human.duration(seconds_between(before, after))}  p/t/c, q quits"
+    instance = f"  {after['instance']}"
+    if left.cell_len + len(instance) + 2 + len(right) <= width:  # where it is narrow the keys are of more use
+        left.append(instance)
     space = width - left.cell_len - len(right)
     if space >= 2:
         left.append(" " * space + right, style="bright_black")
@@ -229,7 +229,7 @@ def _row(p: ProcessRates) -> list[str]:
         "" if p.syncs_s is None else latency(p.sync_p99_s),
         "" if p.connections is None else human.count(p.connections),
         "" if p.lag_ms is None else f"{p.lag_ms:.1f} ms",
-        human.duration(p.uptime_s),
+        human.duration(p.uptime_s) if p.pid else "-",
         str(p.restarts),
     ]
 

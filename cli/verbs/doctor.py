@@ -71,7 +71,8 @@ def installation() -> Iterator[Finding]:
         yield Finding("compiled", "ok", "native core, compiled modules")
     else:
         why = "; ".join(filter(None, ["" if is_native else f"pure core ({why_pure})", compiled.why_not_used]))
-        yield Finding("compiled", "note", why, "it works, slower; install a C compiler and install topicd again")
+        advice = "" if "`" in why else "; install a C compiler and install topicd again"  # it says itself what to do
+        yield Finding("compiled", "note", why, f"it works, slower{advice}")
     java = java_version()
     if java is None:
         yield Finding("Java", "note", "none found", f"only Spark needs it: version {JAVA_MIN} or newer")

@@ -28,7 +28,7 @@ from topicd.limits import CLAIM_MAX
 if TYPE_CHECKING:
     from topicd.client.blocking.client import Client
     from topicd.client.blocking.queue import Queue
-    from topicd.client.core.queue_answers import JobState, QueueMode, QueueStats
+    from topicd.client.core.queue_answers import JobState, QueueMode, QueueStats, Steered
 
 queue = Group(
     "queue",
@@ -315,3 +315,35 @@ def drain(app: App, name: str, reason: str) -> None:
 
 def _say_mode(app: App, name: str, mode: QueueMode) -> None:
     app.out.either({"queue": name, **asdict(mode)}, f"{name}: {mode_text(asdict(mode))}")
+
+
+_SEQS = click.argument("seqs", metavar="SEQ...", nargs=-1, required=True, type=click.IntRange(min=1))
+
+
+@queue.verb("retry", examples="topicctl queue retry thumbs 401\ntopicctl queue retry thumbs 401 402 --json")
+@NAME
+@_SEQS
+@pass_app
+def retry(app: App, name: str, seqs: tuple[int, ...]) -> None:
+    """Make jobs of QUEUE ready at once that wait for a time: delayed, or to be tried again."""
+    with opened(app, name) as jobs:
+        _say_steered(app, name, "ready", jobs.retry(seqs))
+
+
+@queue.verb("delete", examples="topicctl queue delete thumbs 401\ntopicctl queue delete thumbs 401 402 --json")
+@NAME
+@_SEQS
+@pass_app
+def delete(app: App, name: str, seqs: tuple[int, ...]) -> None:
+    """Delete jobs of QUEUE that wait, for good. Those that somebody works on are left alone."""
+    with opened(app, name) as jobs:
+        _say_steered(app, name, "deleted", jobs.delete(seqs))
+
+
+def _say_steered(app: App, name: str, what: str, found: Steered) -> None:
+    left = f"; left as they are: {', '.join(map(str, found.skipped))}" if found.skipped else ""
+    app.out.either({"queue": name, **asdict(found)}, f"{name}: {count(found.changed)} {what}{left}")
+    if not found.changed:
+        raise CliError(
+            "none of these jobs waits", Exit.REFUSED, f"`topicctl queue why {name} SEQ` says what a job does"
+        )

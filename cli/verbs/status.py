@@ -89,7 +89,7 @@ def row(process: dict[str, Any]) -> list[str]:
         process["name"],
         process["state"],
         str(process["pid"] or "-"),
-        duration(process["uptime_s"]),
+        duration(process["uptime_s"]) if process["pid"] else "-",
         str(process["restarts"]),
         f"{process['cpu']:.0f}%",
         size(process["rss"]),

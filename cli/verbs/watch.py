@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -64,8 +63,8 @@ def watch(
 ) -> None:
     """Print records of TOPICs as they are stored, until interrupted.
 
-    A TOPIC that ends with a star, like 'orders.*', stands for all topics whose name begins so, those that are
-    created later included.
+    A TOPIC may be a pattern: 'orders.*' for all that begin so, 'a.*.b' for any one part, 'a.>' for all parts
+    behind; topics that are created later are included.
     """
     from topicd.cli.show.records import RecordPrinter
 
@@ -110,8 +109,7 @@ def _expect(client: Client, name: str, create: bool) -> None:
             raise CliError(
                 f"there is no topic {name!r}{near}", Exit.NOT_FOUND, "--create watches it all the same"
             ) from None
-        if sys.stderr.isatty():
-            click.echo(f"note: topic {name!r} is new, waiting for its first record", err=True)
+        click.echo(f"note: topic {name!r} does not exist yet, waiting for its first record", err=True)
 
 
 class Merged:

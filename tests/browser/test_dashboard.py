@@ -65,6 +65,25 @@ def test_browse_by_seq_time_tag_and_text(me: Visit, web: Web, topic: str) -> Non
     me.shows("looked at #1 to #122 (122 seqs, to the end)")
 
 
+def test_a_changed_field_leaves_the_others_as_they_are(me: Visit, web: Web, topic: str) -> None:
+    schema = {"type": "object"}
+    web("PUT", f"/v0/topics/{topic}", {"ttl_ms": 3_600_000, "schema": schema})
+    before = web("GET", f"/dashboard/topics/{topic}").body["config"]
+    page = me.go(f"topics/{topic}/config")
+    page.get_by_label("idempotency_window_ms").fill("60000")
+    page.get_by_label("compact").select_option("last-per-tag")
+    me.click("Save")
+    me.toast("saved")
+    assert page.get_by_label("schema").input_value() == '{"type":"object"}'
+    page.get_by_label("cap_records").fill("10")
+    me.click("Save")  # stored records may go: it asks for the name
+    page.locator("dialog input").fill(topic)
+    me.click("Save", "dialog")
+    me.toast("saved")
+    changed = {"idempotency_window_ms": 60_000, "compact": "last-per-tag", "cap_records": 10}
+    assert web("GET", f"/dashboard/topics/{topic}").body["config"] == {**before, **changed}
+
+
 def test_what_is_gone_is_a_gap_with_its_reason(me: Visit, web: Web, topic: str) -> None:
     web("PUT", f"/v0/topics/{topic}", {"cap_records": 5})
     web.write(topic, *range(8))

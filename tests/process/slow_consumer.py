@@ -153,7 +153,8 @@ def play(root: Path, load: Load, *, with_stopped: bool, **settings: Any) -> Outc
         if (late := producer.result()) > load.seconds * WARM_UP:
             print(f"the producer could not keep its pace: {late:.1f} s late", flush=True)
         ages = [age for reader in readers for age in reader.result()]
-        found.p50, found.p99 = latency(ages).values()
+        figures = latency(ages)
+        found.p50, found.p99 = figures["p50"], figures["p99"]
         if stopped is not None:
             found.lagged = sum(row["stats"].get("lagged", 0) for row in daemon.status()["processes"] if row["stats"])
             began = time.monotonic()

@@ -64,6 +64,22 @@ def test_pause_resume_and_drain(daemon: Daemon) -> None:
     run_ctl(daemon, "queue", "resume", "steered")
 
 
+def test_waiting_jobs_are_retried_and_deleted_by_seq(daemon: Daemon) -> None:
+    for data in ("a", "b", "c"):
+        run_ctl(daemon, "queue", "put", "waiting", data, "--delay", "1h")
+    assert run_ctl(daemon, "queue", "retry", "waiting", "1").stdout == "waiting: 1 ready\n"
+    assert queue_json(daemon, "retry", "waiting", "1", "2") == {"queue": "waiting", "changed": 1, "skipped": [1]}
+    assert run_ctl(daemon, "queue", "delete", "waiting", "3", "9").stdout == (
+        "waiting: 1 deleted; left as they are: 9\n"
+    )
+    jobs = queue_json(daemon, "peek", "waiting")
+    assert isinstance(jobs, dict)
+    assert [(job["seq"], job["state"]) for job in jobs["jobs"]] == [(1, "ready"), (2, "ready")]
+    run_ctl(daemon, "queue", "delete", "waiting", "3", code=5)
+    run_ctl(daemon, "queue", "retry", "waiting", "0", code=2)
+    run_ctl(daemon, "queue", "retry", "no.such.queue", "1", code=4)
+
+
 def test_work_runs_a_command_and_acts_on_its_exit_code(daemon: Daemon, tmp_path: Path) -> None:
     run_ctl(daemon, "queue", "create", "work", "backoff_ms=60000")
     for code in (0, 75, 3):

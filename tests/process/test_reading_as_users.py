@@ -201,6 +201,57 @@ def test_a_second_reader_of_a_consumer_is_refused_or_takes_over(
         assert next(third).seq == 3
 
 
+def test_who_was_replaced_hears_so_before_it_moves_the_place(client: Client, module_daemon: Daemon, topic: str) -> None:
+    """Records that it has received already are no reason to go on: what it acknowledges would skip the other's."""
+    client.publish_many(topic, [b"x"] * 5_000)
+    with module_daemon.client() as other, pytest.raises(ConsumerHeld, match="taken over"):
+        with client.consumer(topic, "c") as first:
+            assert next(first).seq == 1
+            with other.consumer(topic, "c", takeover=True, auto_ack=False) as second:
+                assert next(second).seq == 1
+                seen = 1
+                with pytest.raises(ConsumerHeld, match="taken over"):
+                    while first.poll(5.0) is not None:
+                        seen += 1
+                assert seen <= 1_001 and client.consumers(topic)[0].acked_seq == 0
+                assert first.poll(0.0) is None
+                with pytest.raises(ConsumerHeld, match="taken over"):
+                    first.ack_to(1)
+                assert second.ack() == 1
+            raise ConsumerHeld("taken over")  # what left the loop; the end adds nothing to it
+    assert client.consumers(topic)[0].acked_seq == 1
+
+
+def test_asyncio_watches_and_consumers_are_entered_or_awaited(
+    client: Client, module_daemon: Daemon, topic: str
+) -> None:
+    client.publish_many(topic, [b"1", b"2"])
+
+    async def work() -> None:
+        async with topicd.aio.connect(module_daemon.run.socket) as aio:
+            async with aio.watch(topic, "earliest") as watch:
+                assert (await anext(watch)).seq == 1
+            assert watch.closed
+            async with aio.consumer(topic, "c") as consumer:
+                assert (await anext(consumer)).seq == 1
+            awaited = await aio.consumer(topic, "c")
+            assert (await awaited.poll(5.0)).seq == 2  # type: ignore[union-attr]
+            with pytest.raises(ConsumerHeld):
+                async with aio.consumer(topic, "c"):
+                    raise AssertionError("somebody reads already")
+            with pytest.raises(ZeroDivisionError):
+                async with aio.consumer(topic, "d") as failing:
+                    await anext(failing)
+                    raise ZeroDivisionError
+            await awaited.close()
+            made = await asyncio.create_task(aio.watch(topic))
+            await made.close()
+
+    asyncio.run(work())
+    acked = {row.name: row.acked_seq for row in client.consumers(topic)}
+    assert acked == {"c": 2, "d": 0}  # the record that failed comes again
+
+
 def test_a_consumer_that_connects_anew_is_the_same_one(client: Client, topic: str) -> None:
     client.publish(topic, b"1")
     with client.consumer(topic, "c") as consumer:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from topicd.client.aio.caller import AioCaller
+from topicd.client.aio.opening import Opening
 from topicd.client.aio.watch import AsyncWatch
 from topicd.client.core import channels as requests
 from topicd.client.core.channels import (
@@ -63,7 +64,7 @@ class AsyncChannels:
         """Sends a message to all members that are connected; its seq."""
         return await self._caller.ask(requests.publish(channel, to_bytes(data, self._serialize), user))
 
-    async def watch(
+    def watch(
         self,
         channel: str,
         start: int | str = "latest",
@@ -71,12 +72,16 @@ class AsyncChannels:
         user: str | None = None,
         events: bool = False,
         batch_bytes: int = MIB,
-    ) -> AsyncChannelWatch:
+    ) -> Opening[AsyncChannelWatch]:
         """Messages as they come; with `events` also who joins and leaves, comes and goes. As long as it is open, the
         user is connected. `start` is latest, earliest or a seq (exclusive)."""
         wanted = requests.wanted_watch(channel, user, start, events)
         watch: AsyncWatch[Event] = AsyncWatch(self._caller, wanted, on_gap="yield", batch_bytes=batch_bytes)
-        return AsyncChannelWatch(await watch.open(), channel)
+
+        async def opened() -> AsyncChannelWatch:
+            return AsyncChannelWatch(await watch.open(), channel)
+
+        return Opening(opened())
 
     async def history(
         self, channel: str, from_seq: int = 1, *, limit: int = CHANNEL_HISTORY_MAX, user: str | None = None

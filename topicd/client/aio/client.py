@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from topicd.client.aio.caller import AioCaller
 from topicd.client.aio.consumer import AsyncConsumer
+from topicd.client.aio.opening import Opening
 from topicd.client.aio.operations import AsyncOperations
 from topicd.client.aio.pipeline import AsyncPipeline
 from topicd.client.aio.producer import AsyncProducer
@@ -56,7 +57,7 @@ def connect(
     tempo: Tempo | None = None,
     on_disconnect: Callable[[Disconnected], Any] | None = None,
     on_reconnect: Callable[[Reconnected], Any] | None = None,
-) -> Connecting:
+) -> Opening[AsyncClient]:
     """Like topicd.connect: in an `async with`, or awaited.
 
     >>> async with topicd.aio.connect() as client:    # doctest: +SKIP
@@ -74,26 +75,7 @@ def connect(
         caller = AioCaller(shard_map, tempo=tempo, timeout=limit, token=token, events=events)
         return AsyncClient(caller, node=node, serializer=serializer)
 
-    return Connecting(made)
-
-
-class Connecting(Awaitable["AsyncClient"]):
-    """What `connect` returns: `await` it, or enter it with `async with`, which closes the client at the end."""
-
-    def __init__(self, make: Callable[[], Awaitable[AsyncClient]]) -> None:
-        self._make = make
-        self._client: AsyncClient | None = None
-
-    def __await__(self) -> Generator[Any, None, AsyncClient]:
-        return self._make().__await__()
-
-    async def __aenter__(self) -> AsyncClient:
-        self._client = await self._make()
-        return self._client
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._client is not None:
-            await self._client.close()
+    return Opening(made())
 
 
 class AsyncClient(AsyncOperations):
@@ -151,7 +133,7 @@ class AsyncClient(AsyncOperations):
         )
 
     @overload
-    async def watch(
+    def watch(
         self,
         topics: str | Sequence[str],
         start: Start = ...,
@@ -163,10 +145,10 @@ class AsyncClient(AsyncOperations):
         decode: Decode = ...,
         batch_bytes: int = ...,
         nodes: Nodes = ...,
-    ) -> AsyncWatch[Event]: ...
+    ) -> Opening[AsyncWatch[Event]]: ...
 
     @overload
-    async def watch(
+    def watch(
         self,
         topics: str | Sequence[str],
         start: Start = ...,
@@ -179,9 +161,9 @@ class AsyncClient(AsyncOperations):
         decode: Decode = ...,
         batch_bytes: int = ...,
         nodes: Nodes = ...,
-    ) -> AsyncWatch[Record]: ...
+    ) -> Opening[AsyncWatch[Record]]: ...
 
-    async def watch(
+    def watch(
         self,
         topics: str | Sequence[str],
         start: Start = "latest",
@@ -194,10 +176,11 @@ class AsyncClient(AsyncOperations):
         decode: Decode = None,
         batch_bytes: int = MIB,
         nodes: Nodes = None,
-    ) -> AsyncWatch[Any]:
+    ) -> Opening[AsyncWatch[Any]]:
         """Records of a topic, a list of topics or a pattern as they are stored; see `topicd.Client.watch`.
+        In an `async with`, or awaited.
 
-        >>> async with await client.watch("orders") as records:    # doctest: +SKIP
+        >>> async with client.watch("orders") as records:    # doctest: +SKIP
         ...     async for record in records:
         ...         print(record)
         """
@@ -210,10 +193,10 @@ class AsyncClient(AsyncOperations):
             batch_bytes=batch_bytes,
             decode=decoder_of(decode),
         )
-        return await made.open()
+        return Opening(made.open())
 
     @overload
-    async def consumer(
+    def consumer(
         self,
         topic: str,
         name: str,
@@ -228,10 +211,10 @@ class AsyncClient(AsyncOperations):
         decode: Decode = ...,
         batch_bytes: int = ...,
         nodes: Nodes = ...,
-    ) -> AsyncConsumer[Event]: ...
+    ) -> Opening[AsyncConsumer[Event]]: ...
 
     @overload
-    async def consumer(
+    def consumer(
         self,
         topic: str,
         name: str,
@@ -247,9 +230,9 @@ class AsyncClient(AsyncOperations):
         decode: Decode = ...,
         batch_bytes: int = ...,
         nodes: Nodes = ...,
-    ) -> AsyncConsumer[Record]: ...
+    ) -> Opening[AsyncConsumer[Record]]: ...
 
-    async def consumer(
+    def consumer(
         self,
         topic: str,
         name: str,
@@ -265,8 +248,9 @@ class AsyncClient(AsyncOperations):
         decode: Decode = None,
         batch_bytes: int = MIB,
         nodes: Nodes = None,
-    ) -> AsyncConsumer[Any]:
-        """The consumer of that name, which goes on where it has acknowledged; see `topicd.Client.consumer`."""
+    ) -> Opening[AsyncConsumer[Any]]:
+        """The consumer of that name, which goes on where it has acknowledged; see `topicd.Client.consumer`. In an
+        `async with`, or awaited."""
         self._check_open()
         made: AsyncConsumer[Any] = AsyncConsumer(
             self._caller,
@@ -282,7 +266,7 @@ class AsyncClient(AsyncOperations):
             takeover=takeover,
             decode=decoder_of(decode),
         )
-        return await made.open()
+        return Opening(made.open())
 
     @property
     def chat(self) -> AsyncChat:

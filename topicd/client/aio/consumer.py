@@ -16,7 +16,7 @@ from topicd.client.core.decode import Decoder
 from topicd.client.core.gaps import OnGap
 from topicd.client.core.records import E_co, Record, RecordsMissed
 from topicd.client.core.watching import wanted_of_consumer
-from topicd.errors import Conflict, TopicNotFound
+from topicd.errors import Conflict, ConsumerHeld, TopicNotFound
 
 
 class AsyncConsumer(Generic[E_co]):
@@ -44,6 +44,7 @@ class AsyncConsumer(Generic[E_co]):
         self._caller = caller
         self._auto_ack = auto_ack
         wanted = wanted_of_consumer(topic, name, match, exclude_nodes, committed, takeover=takeover)
+        self._holder = wanted.holder
         self._open = requests.open_consumer(topic, name, start)
         self._watch: AsyncWatch[E_co] = AsyncWatch(
             caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes, decode=decode
@@ -67,18 +68,30 @@ class AsyncConsumer(Generic[E_co]):
         return self
 
     async def __anext__(self) -> E_co:
-        await self._go_on()
-        return self._acking.delivered(await self._watch.__anext__())
+        if self._watch.closed:
+            raise StopAsyncIteration
+        try:
+            await self._go_on()
+            return self._acking.delivered(await self._watch.__anext__())
+        except ConsumerHeld:
+            await self._watch.close()  # another one reads: nothing is acknowledged any more
+            raise
 
     async def poll(self, timeout: float = 0.0) -> E_co | None:
         """The next one, or None if there is none within so many seconds."""
-        await self._go_on()
-        found = await self._watch.poll(timeout)
+        if self._watch.closed:
+            return None
+        try:
+            await self._go_on()
+            found = await self._watch.poll(timeout)
+        except ConsumerHeld:
+            await self._watch.close()
+            raise
         return None if found is None else self._acking.delivered(found)
 
     async def _go_on(self) -> None:
         self._acking.asked_for_more()
-        if self._auto_ack:
+        if self._auto_ack and not self._watch.closed:
             await self._ack_processed(idle=not self._watch.buffered)
 
     @property
@@ -97,9 +110,10 @@ class AsyncConsumer(Generic[E_co]):
         return await self.ack_to(seq) if count else seq
 
     async def ack_to(self, record: int | Record) -> int:
-        """Acknowledges every record up to this one or up to this seq."""
+        """Acknowledges every record up to this one or up to this seq. Who was replaced hears ConsumerHeld."""
         seq = seq_of(record)
-        return self._acking.acked(seq, await self._caller.ask(requests.ack_consumer(self.topic, self.name, seq)))
+        request = requests.ack_consumer(self.topic, self.name, seq, self._holder)
+        return self._acking.acked(seq, await self._caller.ask(request))
 
     async def lag(self) -> int:
         """How many seqs lie between what is acknowledged and the head, as the daemon sees it."""
@@ -121,12 +135,14 @@ class AsyncConsumer(Generic[E_co]):
 
     async def close(self, *, processed: bool = True) -> None:
         """With auto_ack, acknowledges what was delivered, the record in hand included unless processed=False."""
-        if self._auto_ack and not self._watch.closed and not self._caller.closed:
-            if processed:
-                self._acking.asked_for_more()
-            await self._ack_processed(idle=True)
-        await self._ack_gap()
-        await self._watch.close()
+        try:
+            if self._auto_ack and not self._watch.closed and not self._caller.closed:
+                if processed:
+                    self._acking.asked_for_more()
+                await self._ack_processed(idle=True)
+            await self._ack_gap()
+        finally:
+            await self._watch.close()
 
     async def __aenter__(self) -> AsyncConsumer[E_co]:
         return self

@@ -43,6 +43,7 @@ from topicd.client.core.queue_answers import (
     QueueStats,
     Redriven,
     Schedule,
+    Steered,
 )
 from topicd.client.core.records import Published
 from topicd.client.core.settling import (
@@ -291,6 +292,14 @@ class AsyncQueue:
     async def drain(self, reason: str = "") -> QueueMode:
         """Takes nothing in until it is resumed; what is there is handed out."""
         return await self._caller.ask(queue_requests.drain(self.name, reason))
+
+    async def retry(self, seqs: Sequence[int]) -> Steered:
+        """Jobs that wait for a time are ready at once. Up to 1,000 seqs; `skipped` do not wait for a time."""
+        return await self._caller.ask(queue_requests.steer(self.name, seqs, "ready"))
+
+    async def delete(self, seqs: Sequence[int]) -> Steered:
+        """Deletes jobs that wait, for good. Up to 1,000 seqs; `skipped` are held, or not there."""
+        return await self._caller.ask(queue_requests.steer(self.name, seqs, "delete"))
 
     # ---- dead letters ----
 

@@ -169,20 +169,24 @@ class Connection:
             self.close()
             raise
 
-    def start_append(self, topic_id: int, producer_id: int, number: int, records: int, frames: list[memoryview]) -> int:
+    def start_append(
+        self, topic_id: int, producer_id: int, number: int, records: int, frames: list[memoryview], *, flags: int = 0
+    ) -> int:
         """Sends frames as they are, in any number of pieces, and does not wait; the id for `finish_append`."""
         request_id = self.next_id()
-        head = append_head(request_id, topic_id, producer_id, number, records, sum(map(len, frames)))
+        head = append_head(request_id, topic_id, producer_id, number, records, sum(map(len, frames)), flags=flags)
         try:
             self.send_parts([head, *frames])
         except OSError as exc:
             raise self._lost(exc) from exc
         return request_id
 
-    def start_copy(self, topic_id: int, producer_id: int, number: int, records: int, ranges: bytes) -> int:
+    def start_copy(
+        self, topic_id: int, producer_id: int, number: int, records: int, ranges: bytes, *, flags: int = 0
+    ) -> int:
         """Like start_append, of records that the daemon has already: packed COPIED."""
         request_id = self.next_id()
-        head = append_head(request_id, topic_id, producer_id, number, records, len(ranges), flags=COPY_FLAG)
+        head = append_head(request_id, topic_id, producer_id, number, records, len(ranges), flags=COPY_FLAG | flags)
         self.send(head + ranges)
         return request_id
 
@@ -219,12 +223,18 @@ class Connection:
     def receive(self) -> Arrived:
         """The next message, whatever it is; blocks until it is there or the timeout has passed."""
         while (arrived := self._take()) is None:
-            try:
-                size = self.sock.recv_into(self.cutter.window())
-            except OSError as exc:
-                raise self._lost(exc) from exc
-            self._received(size)
+            self.cutter.received(self.receive_some())
         return arrived
+
+    def receive_some(self) -> int:
+        """Bytes into an empty buffer: how many. Whoever does not use them up there and then tells the cutter."""
+        try:
+            size = self.sock.recv_into(self.cutter.window())
+        except OSError as exc:
+            raise self._lost(exc) from exc
+        if not size:
+            raise self._lost(None)
+        return size
 
     def answer(self, request_id: int, op: int) -> Arrived:
         arrived = self.receive()

@@ -16,7 +16,7 @@ from topicd.client.core.decode import Decoder
 from topicd.client.core.gaps import OnGap
 from topicd.client.core.records import E_co, Record, RecordsMissed
 from topicd.client.core.watching import wanted_of_consumer
-from topicd.errors import Conflict, TopicNotFound
+from topicd.errors import Conflict, ConsumerHeld, TopicNotFound
 
 
 class Consumer(Generic[E_co]):
@@ -53,6 +53,7 @@ class Consumer(Generic[E_co]):
         self._caller = caller
         self._auto_ack = auto_ack
         wanted = wanted_of_consumer(topic, name, match, exclude_nodes, committed, takeover=takeover)
+        self._holder = wanted.holder
         self._open = requests.open_consumer(topic, name, start)
         self._watch: Watch[E_co] = Watch(caller, wanted, on_gap=on_gap, batch_bytes=batch_bytes, decode=decode)
         self._acking = Acking()
@@ -74,18 +75,30 @@ class Consumer(Generic[E_co]):
         return self
 
     def __next__(self) -> E_co:
-        self._go_on()
-        return self._acking.delivered(next(self._watch))
+        if self._watch.closed:
+            raise StopIteration
+        try:
+            self._go_on()
+            return self._acking.delivered(next(self._watch))
+        except ConsumerHeld:
+            self._watch.close()  # another one reads: nothing is acknowledged any more
+            raise
 
     def poll(self, timeout: float = 0.0) -> E_co | None:
         """The next one, or None if there is none within so many seconds."""
-        self._go_on()
-        found = self._watch.poll(timeout)
+        if self._watch.closed:
+            return None
+        try:
+            self._go_on()
+            found = self._watch.poll(timeout)
+        except ConsumerHeld:
+            self._watch.close()
+            raise
         return None if found is None else self._acking.delivered(found)
 
     def _go_on(self) -> None:
         self._acking.asked_for_more()
-        if self._auto_ack:
+        if self._auto_ack and not self._watch.closed:
             self._ack_processed(idle=not self._watch.buffered)
 
     @property
@@ -104,9 +117,10 @@ class Consumer(Generic[E_co]):
         return self.ack_to(seq) if count else seq
 
     def ack_to(self, record: int | Record) -> int:
-        """Acknowledges every record up to this one or up to this seq."""
+        """Acknowledges every record up to this one or up to this seq. Who was replaced hears ConsumerHeld."""
         seq = seq_of(record)
-        return self._acking.acked(seq, self._caller.ask(requests.ack_consumer(self.topic, self.name, seq)))
+        request = requests.ack_consumer(self.topic, self.name, seq, self._holder)
+        return self._acking.acked(seq, self._caller.ask(request))
 
     def lag(self) -> int:
         """How many seqs lie between what is acknowledged and the head, as the daemon sees it."""
@@ -128,12 +142,14 @@ class Consumer(Generic[E_co]):
 
     def close(self, *, processed: bool = True) -> None:
         """With auto_ack, acknowledges what was delivered, the record in hand included unless processed=False."""
-        if self._auto_ack and not self._watch.closed and not self._caller.closed:
-            if processed:
-                self._acking.asked_for_more()
-            self._ack_processed(idle=True)
-        self._ack_gap()
-        self._watch.close()
+        try:
+            if self._auto_ack and not self._watch.closed and not self._caller.closed:
+                if processed:
+                    self._acking.asked_for_more()
+                self._ack_processed(idle=True)
+            self._ack_gap()
+        finally:
+            self._watch.close()
 
     def __enter__(self) -> Consumer[E_co]:
         return self

@@ -91,6 +91,7 @@ class Watch(WatchFigures, Generic[E_co]):
         self._caller = caller
         self._watching: Watching[BlockingFeed] = Watching(wanted, on_gap, batch_bytes, decode)
         self._selector: selectors.BaseSelector | None = None
+        self._only: BlockingFeed | None = None  # there is no other one
         self._closed = False
         track(self)
 
@@ -146,9 +147,11 @@ class Watch(WatchFigures, Generic[E_co]):
         if self._selector is not None:
             self._selector.close()
             self._selector = None
-        if len(self._watching.feeds) > 1:
+        feeds = self._feeds
+        self._only = feeds[0] if len(feeds) == 1 else None
+        if len(feeds) > 1:
             self._selector = selectors.DefaultSelector()
-            for feed in self._feeds:
+            for feed in feeds:
                 if feed.connection is not None and not feed.connection.closed:
                     self._selector.register(feed.connection.sock, selectors.EVENT_READ, feed)
 
@@ -180,9 +183,29 @@ class Watch(WatchFigures, Generic[E_co]):
 
     def __next__(self) -> E_co:
         event: Event | None = self._watching.next_record()
+        if event is None and self._only is not None:
+            event = self._next_plain(self._only)
         while event is None:
             event = self._watching.begin(self._next_batch())
         return cast(E_co, event)
+
+    def _next_plain(self, feed: BlockingFeed) -> Event | None:
+        """The short way of a reader that keeps up, which runs cold for each record: receives, and has the record if
+        nothing but a plain push has come. None: the long way finds whatever there is."""
+        watching, connection = self._watching, feed.connection
+        if (done := watching.done_with()) is not None:
+            self._send(*done)
+        if connection is None or connection.closed or watching.waiting or connection.cutter.pending or watching.over:
+            return None
+        try:
+            size = connection.receive_some()
+        except ConnectionLost as exc:
+            self._recover(feed, exc, FOREVER_S)
+            return None
+        event = watching.take_plain(feed, connection, size)
+        if event is None:
+            connection.cutter.received(size)
+        return event
 
     def poll(self, timeout: float = 0.0) -> E_co | None:
         """The next one, or None if there is none within so many seconds or the watch is over."""
@@ -260,15 +283,18 @@ class Watch(WatchFigures, Generic[E_co]):
             self.close()
             raise
         except (ConnectionLost, WrongShard) as exc:
-            if self._closed:
-                return
-            self._caller.events.lost(feed.shard, exc)
-            feed.close()
-            try:
-                self._restore(feed, max(within, SHORT_S))
-            except TopicdError as again:
-                if within >= FOREVER_S or not again.retriable:
-                    raise
+            self._recover(feed, exc, within)
+
+    def _recover(self, feed: BlockingFeed, exc: TopicdError, within: float) -> None:
+        if self._closed:
+            return
+        self._caller.events.lost(feed.shard, exc)
+        feed.close()
+        try:
+            self._restore(feed, max(within, SHORT_S))
+        except TopicdError as again:
+            if within >= FOREVER_S or not again.retriable:
+                raise
 
     def _send(self, connection: Connection, credit: bytes) -> None:
         # A broken connection shows at the next receive.

@@ -4,13 +4,13 @@ valid."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from topicd._native import core
 from topicd._native.interface import Columns
 from topicd.client.core.decode import Decoder
-from topicd.client.core.records import Gap, Record, received, received_decoding
+from topicd.client.core.records import Gap, Record, made_of
 from topicd.errors import FormatError
 from topicd.ipc.protocol.codec import Fetched
 from topicd.ipc.protocol.selecting import select
@@ -122,9 +122,7 @@ class Batch:
             decoded = core.decode_frames(found.buffer, found.start, found.end)
         except ValueError as exc:
             raise _malformed(exc) from None
-        if self._decode is not None:
-            return list(map(partial(received_decoding, self.topic, self._decode), decoded))
-        return list(map(partial(received, self.topic), decoded))
+        return made_of(self.topic, decoded, self._decode)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)

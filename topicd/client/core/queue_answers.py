@@ -171,6 +171,14 @@ class Redriven:
     next: int | None = None  # seq to go on behind
 
 
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """What became of jobs that wait. `skipped` did not wait, or for nothing that could be cut short."""
+
+    changed: int
+    skipped: list[int]
+
+
 def seqs_of(answer: dict[str, Any], name: str) -> list[int]:
     found = answer.get(name) or []
     if not isinstance(found, list) or not all(isinstance(seq, int) for seq in found):

@@ -15,6 +15,7 @@ from topicd.client.core.queue_answers import (
     QueueStats,
     Redriven,
     Schedule,
+    Steered,
     job_state,
     peeked,
     queue_mode,
@@ -110,6 +111,15 @@ def resume(queue: str) -> Request[QueueMode]:
 
 def drain(queue: str, reason: str) -> Request[QueueMode]:
     return of_topic(messages.DrainQueue(topic=queue, reason=shortened(reason)), queue, queue_mode)
+
+
+def steer(queue: str, seqs: Sequence[int], action: str) -> Request[Steered]:
+    message = messages.SteerJobs.from_wire({"topic": queue, "seqs": list(seqs), "action": action})
+
+    def parse(answer: dict[str, Any]) -> Steered:
+        return Steered(number(answer, "changed"), seqs_of(answer, "skipped"))
+
+    return of_topic(message, queue, parse)
 
 
 def redrive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -140,6 +141,13 @@ def received_decoding(topic: str, decode: Any, decoded: Decoded) -> Record:
     record._decode = decode
     record.seq, record.ts, record._node, record._tag, record._meta, record.data = decoded
     return record
+
+
+def made_of(topic: str, decoded: Sequence[Decoded], decode: Any | None) -> list[Record]:
+    """The records of one topic; with a `decode` they have values."""
+    if decode is not None:
+        return [received_decoding(topic, decode, each) for each in decoded]
+    return [received(topic, each) for each in decoded]
 
 
 def default_bytes(value: Any) -> bytes:

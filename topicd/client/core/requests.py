@@ -171,8 +171,9 @@ def open_consumer(topic: str, name: str, start: Start) -> Request[ConsumerPlace]
     return of_topic(message, topic, lambda answer: ConsumerPlace(_topic_id(answer), _acked_seq(answer)))
 
 
-def ack_consumer(topic: str, name: str, seq: int) -> Request[int]:
-    return of_topic(messages.AckConsumer(topic=topic, name=name, seq=cursor(seq)), topic, _acked_seq)
+def ack_consumer(topic: str, name: str, seq: int, holder: int = 0) -> Request[int]:
+    wanted = messages.AckConsumer(topic=topic, name=name, seq=cursor(seq), holder=holder)
+    return of_topic(wanted, topic, _acked_seq)
 
 
 def reset_consumer(topic: str, name: str, start: Start) -> Request[int]:
@@ -218,6 +219,7 @@ class CommitPlace(NamedTuple):
     max_records: int
     max_bytes: int
     max_inflight_bytes: int
+    schema: str  # a digest of the topic's; empty: it has none
 
 
 class AbandonedPart(NamedTuple):
@@ -233,11 +235,25 @@ def open_commit(
     topic: str, producer_id: int, records: int, content: int, *, hold_ms: int, first_no: int = 0
 ) -> Request[CommitPlace]:
     message = messages.OpenCommit(
-        topic=topic, producer_id=producer_id, first_no=first_no, records=records, bytes=content, hold_ms=hold_ms
+        topic=topic,
+        producer_id=producer_id,
+        first_no=first_no,
+        records=records,
+        bytes=content,
+        hold_ms=hold_ms,
+        judged=True,
     )
 
     def parse(answer: dict[str, Any]) -> CommitPlace:
-        return CommitPlace(*(number(answer, field) for field in CommitPlace._fields))
+        return CommitPlace(
+            _topic_id(answer),
+            number(answer, "expected"),
+            number(answer, "first_no"),
+            number(answer, "max_records"),
+            number(answer, "max_bytes"),
+            number(answer, "max_inflight_bytes"),
+            str(answer.get("schema") or ""),
+        )
 
     return of_topic(message, topic, parse)
 

@@ -12,17 +12,19 @@ from operator import length_hint
 from secrets import randbits
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from topicd._native import core
 from topicd.client.core.arguments import Match, Nodes, Start, node_names, start_place, tag_match
 from topicd.client.core.batch import Batch
 from topicd.client.core.decode import Decoder
 from topicd.client.core.gaps import OnGap, shall_yield
-from topicd.client.core.records import Event, Gap, Record
+from topicd.client.core.records import Event, Gap, Record, made_of, received
 from topicd.client.core.shardmap import ShardMap
 from topicd.errors import ConnectionLost, ConsumerHeld, FormatError, InvalidRequest, TopicdError, TopicNotFound
-from topicd.ipc.protocol.codec import ERROR_OP, answer_map, error_of
+from topicd.ipc.protocol.codec import ERROR_OP, PUSH_OP, PUSHED, answer_map, error_of
 from topicd.ipc.protocol.cutter import Arrived, Cutter
 from topicd.ipc.protocol.following import Following, Wanted, plan
 from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import LENGTH_FIELD
 from topicd.model import check_topic_name
 from topicd.patterns import check_pattern, is_pattern
 
@@ -108,7 +110,7 @@ class Watching(Generic[F]):
         self._planned: tuple[str, ...] = ()
         self._ready: deque[Ready | TopicdError | Noticed] = deque()
         self._records: Iterator[Record] = iter(())
-        self._in_hand: Ready | None = None
+        self._in_hand: tuple[int, Feed[Any], Any] | None = None  # what it cost, and where that goes back to
 
     # ---- feeds ----
 
@@ -156,6 +158,29 @@ class Watching(Generic[F]):
             raise FormatError(f"the daemon sent op 0x{arrived.op:02x} to a subscriber")
         return b""
 
+    def take_plain(self, feed: F, connection: Any, size: int) -> Record | None:
+        """`take`, `next_batch` and `begin` in one, for what a reader that keeps up gets: the first `size` bytes of the
+        connection's buffer are all there is, and they are one push of records that come next. Its first record; None,
+        and nothing has happened, if they are anything else."""
+        buffer = connection.cutter.buffer
+        if size < PUSHED.size:
+            return None
+        length, op, _, _, topic_id, next_from_seq, _, _, count, extras = PUSHED.unpack_from(buffer)
+        if op != PUSH_OP or length + LENGTH_FIELD != size or extras or not count:
+            return None
+        try:
+            decoded = core.decode_frames(buffer, PUSHED.size, size)
+        except ValueError:
+            return None
+        topic = feed.following.comes_next(topic_id, decoded[0][0], next_from_seq) if decoded else None
+        if topic is None:
+            return None
+        self._in_hand = (size - PUSHED.size, feed, connection)
+        if len(decoded) == 1 and self._decode is None:
+            return received(topic, decoded[0])
+        self._records = iter(made_of(topic, decoded, self._decode))
+        return next(self._records)
+
     def _noticed(self, feed: F, error: TopicdError | None) -> None:
         if error is None:
             return
@@ -191,17 +216,18 @@ class Watching(Generic[F]):
         found = self._ready.popleft()
         if isinstance(found, TopicdError | Noticed):
             raise found
-        self._in_hand = found
+        self._in_hand = (found.credit, found.feed, found.connection)
         return found.batch
 
     def done_with(self) -> tuple[Any, bytes] | None:
         """The reader is done with the batch in hand: (connection, what is to be sent on it), if anything is."""
-        done, self._in_hand = self._in_hand, None
-        # A new connection began with full credit.
-        if done is None or done.feed.connection is not done.connection:
+        if self._in_hand is None:
             return None
-        credit = done.feed.following.consumed(done.credit)
-        return (done.connection, credit) if credit else None
+        cost, feed, connection = self._in_hand
+        self._in_hand = None
+        # A new connection began with full credit.
+        credit = feed.following.consumed(cost) if feed.connection is connection else b""
+        return (connection, credit) if credit else None
 
     def next_record(self) -> Record | None:
         """Of the batch that was begun."""

@@ -22,7 +22,7 @@ from topicd.gateway.schemas import Unsigned, clamp
 from topicd.gateway.web.messages import Reply
 from topicd.ipc.protocol.messages import Configure, ListConsumers, ListRouters, ListTopics, QueueState, TopicState
 from topicd.limits import LIST_PAGE_MAX, PATTERN_MAX, ROUTERS
-from topicd.model import TopicConfig
+from topicd.model import LOGS_ONLY, TopicConfig
 
 _ROUTERS_SHOWN = 200
 _BROWSED_MAX = 200
@@ -174,7 +174,8 @@ async def configure(call: Call, topic: str, body: Fields) -> Reply:
     """Change some fields of the configuration, and leave the others as they are."""
     check_name(topic)
     try:
-        TopicConfig.from_fields({"type": "queue", **body.config})
+        kind = "log" if any(name in LOGS_ONLY for name in body.config) else "queue"
+        TopicConfig.from_fields({"type": kind, **body.config})
     except TopicdError as exc:
         raise errors.of(exc, topic) from None
     answer = await call.service.shards.ask(topic, Configure(topic=topic, config=body.config, create=False))

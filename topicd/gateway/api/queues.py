@@ -22,7 +22,7 @@ from topicd.gateway.working import Employment, Held
 from topicd.ipc.protocol.messages import Extend, Nack, Op, QueueState, Work
 from topicd.ipc.protocol.retry import Backoff
 from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, LEASED
-from topicd.limits import CLAIM_MAX, DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, MIB
+from topicd.limits import CLAIM_MAX, DELAY_MS_MAX, KIB, LEASE_MS_MAX, LEASE_MS_MIN, MIB
 
 _UNREAD = 64 * MIB  # bytes of jobs that a worker does not take
 
@@ -49,6 +49,7 @@ async def claim(call: Call, topic: str, body: schemas.Claim) -> Reply:
     node = checked_node(body.node).encode()
     known_name(topic)
     most = clamp(body.max, 1, CLAIM_MAX)
+    await call.room(min(most, 64) * KIB)
     raw = await call.service.shards.ask_raw(
         topic, Op.CLAIM, lambda id: CLAIM.pack(id, most, _lease(body.lease_ms), 0, len(node)) + node, bulk=True
     )

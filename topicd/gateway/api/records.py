@@ -209,10 +209,14 @@ class _Waiting:
 async def diff(call: Call, topic: str, body: Diff) -> Reply:
     """Read the records behind a cursor."""
     known_name(topic)
+    size = min(body.max_batch_bytes or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX)
+    await call.room(size)
     found, recreated = await _read(call, topic, body)
     idle = not found.records and found.tombstone is None and found.caught_up and not recreated
     if idle and body.wait_ms:
+        await call.room(0)
         await _wait(call, topic, found, min(body.wait_ms, LONG_POLL_MS_MAX) / 1000)
+        await call.room(size)
         topic_id = found.topic_id
         found, recreated = await _read(call, topic, body, topic_id)
     return _told(call, topic, body, found, recreated)

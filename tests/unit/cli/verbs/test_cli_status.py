@@ -23,7 +23,7 @@ def test_status_is_0_when_all_serves_and_1_when_not(ctl: Ctl, server: FakeServer
     assert done.exit_code == 1
     assert "42% replay" in done.stdout
     assert "read-only after a disk failure; 2 write failures" in done.stdout
-    assert "3 damaged places, run fsck; 1 checkpoint failures" in done.stdout
+    assert "3 damaged places, run fsck; 1 checkpoint failure" in done.stdout
 
 
 def test_status_json_is_what_the_daemon_said(ctl: Ctl, server: FakeServer) -> None:

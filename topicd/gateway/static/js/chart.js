@@ -5,7 +5,7 @@ import { clock } from "./format.js";
 
 const W = 420;
 const H = 132;
-const LEFT = 44;
+const LEFT = 52;
 const BOTTOM = 18;
 const TOP = 8;
 
@@ -23,7 +23,7 @@ export function lineChart(title, lines, rows, shown, { longest = 3600e3, shortes
   const said = last ? lines.map((line, i) => `${line.name} ${shown(last[i + 1])}`).join(", ") : "no values yet";
   const grid = [0, 0.5, 1].map((share) => [
     s("line", { class: "grid", x1: LEFT, x2: W - 4, y1: y(top * share), y2: y(top * share) }),
-    s("text", { class: "axis", x: LEFT - 6, y: y(top * share) + 3, "text-anchor": "end" }, shown(top * share)),
+    s("text", { class: "axis", x: LEFT - 6, y: y(top * share) + 3, "text-anchor": "end" }, share ? shown(top * share) : "0"),
   ]);
   const marks = [0, 0.5, 1].map((share) =>
     s("text", { class: "axis", x: x(begin + span * share), y: H - 4, "text-anchor": ["start", "middle", "end"][share * 2] },

@@ -58,11 +58,19 @@ async function show(focus = true) {
   current = view;
   document.title = `${view.title} · topicd`;
   put(main, view.node);
+  reveal();
   stream.want(view.wants ?? {});
   if (shared.tick) view.tick?.(shared.tick);
   if (focus) {
     window.scrollTo(0, 0);
     main.querySelector("h1")?.focus({ preventScroll: true });
+  }
+}
+
+// Where the page is narrow, views and tabs are rows that scroll: the chosen one shall be seen.
+function reveal() {
+  for (const link of document.querySelectorAll("#nav a[aria-current], .tabs a[aria-current]")) {
+    link.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 }
 

@@ -64,7 +64,7 @@ async function one(shared, name) {
       head(name, [pill(found.type, "quiet"), " owned by ", found.owner ?? "nobody"],
         button("Publish", say, { kind: "primary", scopes: ["write"] }), button("Delete", drop, { kind: "danger ghost", scopes: ["write"] })),
       h("div", { class: "tiles" }, tile("Members", count(found.members), `${count(connected.size)} connected`),
-        tile("Kept", kept ? plural(found.config.max_persist_messages, "message") : "nothing", kept ? "at most" : "not persistent"),
+        tile("Kept", kept ? count(found.config.max_persist_messages) : "nothing", kept ? "messages at most" : "not persistent"),
         tile("Largest", `${count(found.config.max_payload_size)} B`, "of one message"), tile("Places", count(found.config.max_clients), "members at most")),
       h("div", { class: "columns" },
         card("Members", table([{ name: "user", class: "name", cell: (user) => user }, { name: "", cell: (user) => (connected.has(user) ? pill("connected", "good") : null) }],

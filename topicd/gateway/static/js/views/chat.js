@@ -32,7 +32,7 @@ export async function open(shared, parts, params) {
       const c = store.chat;
       put(tiles, tile("Sent", count(c.sends), `${count(c.duplicates)} repeated`), tile("Read", count(c.reads), "pages"),
         tile("Applied", `#${count(c.applied_seq)}`, `${count(c.waiting ?? 0)} waiting`), tile("Listeners", count(c.listeners ?? 0), "chats and inboxes"),
-        tile("Stored", size((c.sst_bytes ?? 0) + (c.memtable_bytes ?? 0)), `${count(c.synced_in)} in, ${count(c.synced_out)} out by sync`));
+        tile("Stored", size((c.sst_bytes ?? 0) + (c.memtable_bytes ?? 0)), `synced ${count(c.synced_in)} in, ${count(c.synced_out)} out`));
     },
   };
 }

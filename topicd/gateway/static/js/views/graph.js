@@ -49,7 +49,8 @@ function arrow(row, places) {
   return s("g", { class: row.waiting ? "edge waiting" : lag > 1000 ? "edge late" : "edge" },
     s("title", null, `${row.router}: ${row.forwarded_total ?? 0} copied, ${lag} behind${row.waiting ? ", stands still: " + row.waiting : ""}`),
     s("path", { d: `M${a} ${b}C${a + bend} ${b} ${c - bend} ${d} ${c - 2} ${d}`, "marker-end": "url(#tip)" }),
-    s("text", { x: (a + c) / 2, y: (b + d) / 2 - 5, "text-anchor": "middle" }, row.waiting ? "stands still" : lag ? `${short(lag)} behind` : short(row.forwarded_total ?? 0)));
+    // Near its end, where the lines that leave one box have parted.
+    s("text", { x: a + 0.7 * (c - a), y: b + 0.784 * (d - b) - 5, "text-anchor": "middle" }, row.waiting ? "stands still" : lag ? `${short(lag)} behind` : short(row.forwarded_total ?? 0)));
 }
 
 function box(name, [x, y], here) {

@@ -42,14 +42,14 @@ function problem(one) {
 function tilesOf(now) {
   const { flow, latency, totals, pressure } = now;
   return [
-    tile("In", `${short(flow.in)}/s`, `${size(flow.bytes)}/s to the log`),
+    tile("In", `${short(flow.in)}/s`, `${size(flow.bytes)}/s written`),
     tile("Out", `${short(flow.out)}/s`, `${count(totals.sessions)} connections`),
     tile("Append p50", ms(latency.append[0]), `p99 ${ms(latency.append[1])}`),
     tile("Sync p50", ms(latency.sync[0]), `p99 ${ms(latency.sync[1])}, ${short(flow.syncs)}/s`),
     tile("Pressure", percent(pressure.value), pressure.steps.filter((step) => step.active).map((step) => step.name).join(", ") || "no step in force",
       pressure.value >= 0.8 ? "bad" : pressure.value >= 0.2 ? "warn" : ""),
     tile("Topics", count(totals.topics), `${size(totals.stored_bytes + totals.tail_bytes)} held`),
-    tile("Jobs", count(totals.jobs_ready), `ready; ${count(totals.jobs_in_flight)} in flight, ${count(totals.jobs_dead)} died`),
+    tile("Jobs ready", count(totals.jobs_ready), `${count(totals.jobs_in_flight)} taken, ${count(totals.jobs_dead)} died`),
     now.disk?.size ? tile("Disk free", size(now.disk.free), percent(now.disk.free / now.disk.size), now.disk.free / now.disk.size < 0.1 ? "warn" : "") : null,
   ];
 }

@@ -155,7 +155,7 @@ async function jobs({ name, params, again, shared }) {
   return {
     node: card(null, bar, list, more), load: () => load(),
     lines: [topicctl("queue", "peek", name, ...(state === "any" ? [] : ["--state", state])), topicctl("queue", "why", name),
-      curl("POST", path("dashboard", "queues", name, "jobs"), { state })],
+      topicctl("queue", "retry", name, "SEQ"), topicctl("queue", "delete", name, "SEQ"), curl("POST", path("dashboard", "queues", name, "jobs"), { state })],
   };
 }
 
@@ -185,7 +185,7 @@ async function explain(name, seq) {
   const found = await get(path("dashboard", "queues", name, "why") + query({ seq }));
   await dialog(`Job #${seq} is ${found.state.replace("_", " ")}`, {
     body: [h("ul", null, (found.because.length ? found.because : ["nothing holds it back"]).map((one) => h("li", null, one))),
-      h("p", null, h("code", null, topicctl("queue", "why", name, String(seq))))], action: "Close" });
+      ["why", ...(found.state === "delayed" ? ["retry"] : []), "delete"].map((verb) => h("p", null, h("code", null, topicctl("queue", verb, name, String(seq)))))], action: "Close" });
 }
 
 // ---- dead letters ----

@@ -176,7 +176,8 @@ async function routers({ name, found }) {
   };
 }
 
-const CHOICES = { durability: ["ephemeral", "memory", "disk", "fsync"], discard: ["old", "reject"], retain: ["all", "acked"] };
+const CHOICES = { durability: ["ephemeral", "memory", "disk", "fsync"], discard: ["old", "reject"], retain: ["all", "acked"],
+  compact: ["none", "last-per-tag"], compress: ["default", "none", "zstd"] };
 const QUEUE_ONLY = ["lease_ms", "claim_jitter_ms", "max_deliveries", "dead_letter", "leases_durable", "backoff_ms", "backoff_factor", "backoff_max_ms",
   "keep_done_ms", "max_in_flight", "rate_per_s", "group_max_in_flight", "group_rate_per_s", "breaker_failures", "breaker_jobs"];
 
@@ -213,7 +214,7 @@ function controlOf(name, value) {
     node.checked = value;
     return node;
   }
-  if (name === "dead_letter") return h("input", { type: "text", value: value ?? "" });
+  if (name === "dead_letter" || name === "schema") return h("input", { type: "text", value: value ?? "", spellcheck: "false" });
   return h("input", { type: "number", step: name === "backoff_factor" ? "0.1" : "1", value: value ?? "", placeholder: value === null ? "automatic" : null });
 }
 
@@ -225,7 +226,9 @@ function valueOf(control, before) {
 
 function hint(name) {
   return { ttl_ms: "0: kept for ever", cap_records: "0: no cap", cap_bytes: "0: no cap", priority: "empty: automatic", max_deliveries: "0: no limit",
-    retain: "acked: deleted once all consumers have it", discard: "what a full topic does" }[name];
+    retain: "acked: deleted once all consumers have it", discard: "what a full topic does", schema: "JSON Schema of the data; empty: any data",
+    compact: "last-per-tag: of each tag the newest stays", compress: "of older segments; default: the daemon's",
+    hot_retain_segments: "empty: as the daemon's", hot_retain_bytes: "empty: as the daemon's" }[name];
 }
 
 async function segments({ name, found }) {
