@@ -54,8 +54,8 @@ def checked(message: Message) -> Message:
     return message
 
 
-def send(changes: Changes, message: Message, at_ms: int, cutoff_ms: int) -> Stored:
-    """By a user of this store."""
+def send(changes: Changes, message: Message, at_ms: int, cutoff_ms: int, row: bytes = b"") -> Stored:
+    """By a user of this store; row: the message as it is stored, where it is packed already."""
     if changes.get(SEEN_MSG, message.msg_id) is not None:
         return Stored(message.msg_id, 0, "")
     meta = changes.meta(message.chat)
@@ -68,8 +68,8 @@ def send(changes: Changes, message: Message, at_ms: int, cutoff_ms: int) -> Stor
         elif meta.kind == Kind.CHANNEL and not membership.is_admin(changes, message.chat, message.sender):
             raise Forbidden("only admins send to this channel")
         elif message.kind != meta.kind:
-            message = message._replace(kind=meta.kind)
-    stored = _put(changes, message, at_ms, cutoff_ms)
+            message, row = message._replace(kind=meta.kind), b""
+    stored = _put(changes, message, at_ms, cutoff_ms, row)
     _read_own(changes, message.sender, message.chat, stored.seq)
     return stored
 
@@ -81,7 +81,7 @@ def put(changes: Changes, message: Message, at_ms: int, cutoff_ms: int) -> Store
     return _put(changes, message, at_ms, cutoff_ms)
 
 
-def _put(changes: Changes, message: Message, at_ms: int, cutoff_ms: int) -> Stored:
+def _put(changes: Changes, message: Message, at_ms: int, cutoff_ms: int, row: bytes = b"") -> Stored:
     _check_age(message, cutoff_ms)
     chat = message.chat
     meta = changes.meta(chat)
@@ -90,7 +90,7 @@ def _put(changes: Changes, message: Message, at_ms: int, cutoff_ms: int) -> Stor
         raise Conflict("the chat is full: it has 2^32 - 1 messages")
     key = chat + keys.STAMP_SEQ.pack(message.stamp, seq)  # its ids were checked when it came in
     rows = changes.writes.rows
-    rows[MESSAGES][key] = message.pack()
+    rows[MESSAGES][key] = row or message.pack()
     rows[SEEN_MSG][message.msg_id] = key
     rows[DEFAULT][keys.arrival_key(chat, seq)] = key[keys.CHAT : -4]
     changes.set_meta(chat, _counted(meta, message, seq, at_ms))

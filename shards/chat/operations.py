@@ -11,7 +11,7 @@ import msgpack
 
 from topicd.errors import FormatError
 from topicd.shards.chat import hlc, keys
-from topicd.shards.chat.rows import Message
+from topicd.shards.chat.rows import MESSAGE_HEAD, Message
 
 VERSION = 1
 
@@ -20,6 +20,7 @@ class Send(NamedTuple):
     """By a user of this store: who may send is checked when it is applied."""
 
     message: Message
+    row: bytes = b""  # the message as it is stored, where it is packed already
 
 
 class Ingest(NamedTuple):
@@ -99,6 +100,10 @@ CODES: dict[type[Operation], int] = {kind: code for code, kind in KINDS.items()}
 ALONE = (Retain, Clean)
 
 
+_packer = msgpack.Packer(autoreset=False)
+_SEND_HEAD = msgpack.packb([1, list(Message._fields)])[:3]  # a list of two, its code, and a list of as many fields
+
+
 class Entry(NamedTuple):
     """One record of the log."""
 
@@ -106,8 +111,18 @@ class Entry(NamedTuple):
     operations: list[Operation]
 
     def pack(self) -> bytes:
-        raw: bytes = msgpack.packb([VERSION, self.at_ms, [[CODES[type(op)], *op] for op in self.operations]])
-        return raw
+        _packer.reset()
+        _packer.pack_array_header(3)
+        _packer.pack(VERSION)
+        _packer.pack(self.at_ms)
+        _packer.pack_array_header(len(self.operations))
+        parts = [_packer.bytes()]
+        for op in self.operations:
+            if isinstance(op, Send):
+                parts.append(_SEND_HEAD + (op.row or op.message.pack())[MESSAGE_HEAD:])
+            else:
+                parts.append(msgpack.packb([CODES[type(op)], *op]))
+        return b"".join(parts)
 
     @classmethod
     def unpack(cls, raw: bytes) -> Entry:

@@ -17,6 +17,7 @@ PREVIEW = 80  # characters of a message that an inbox shows
 BODY_MAX = 65_536
 META_BLOB_MAX = 128
 VERSION = 1
+MESSAGE_HEAD = 2  # bytes of a packed message before its fields: how many there are, and the version
 
 
 class Kind(IntEnum):

@@ -148,7 +148,7 @@ class View:
 
     def _do(self, changes: Changes, op: Operation, at_ms: int) -> Any:
         if isinstance(op, Send):
-            return messages.send(changes, op.message, at_ms, self.cutoff_ms)
+            return messages.send(changes, op.message, at_ms, self.cutoff_ms, op.row)
         if isinstance(op, Ingest):
             return messages.put(changes, op.message, at_ms, self.cutoff_ms)
         if isinstance(op, Add):

@@ -30,7 +30,7 @@ async def send(call: Call, want: wire.Send) -> dict[str, Any]:
             results.append(Forbidden("the sender is not a member of this chat").to_wire())
         else:
             results.append(None)
-            ops.append(Send(message))
+            ops.append(Send(message, message.pack()))
     if ops:
         outcomes = iter(await service.writer.submit(ops))
         for number, refused in enumerate(results):

@@ -115,6 +115,16 @@ def test_an_entry_that_was_put_into_the_log_can_be_read() -> None:
     assert all(isinstance(unpacked(raw), Entry) for _, raw in shop.log)
 
 
+@pytest.mark.parametrize("packed", [True, False], ids=["packed already", "not yet"])
+def test_an_entry_has_the_same_bytes_whether_or_not_its_messages_are_packed_already(packed: bool) -> None:
+    message = Message(b"m" * 32, b"c" * 32, b"u" * 20, 77, 1, "hellö", b"", b"", "room", "ann")
+    send, mark = Send(message, message.pack() if packed else b""), Mark(b"u" * 20, b"c" * 32, 1)
+    raw = Entry(5, [send, mark]).pack()
+    assert msgpack.unpackb(raw) == [1, 5, [[1, list(message)], [7, *mark]]]
+    assert raw == msgpack.packb([1, 5, [[1, message], [7, *mark]]])
+    assert unpacked(raw) == Entry(5, [Send(message), mark])
+
+
 def test_the_bytes_are_the_same_however_the_log_is_cut() -> None:
     shop = filled()
     log = [(seq, unpacked(raw)) for seq, raw in shop.log]
