@@ -126,13 +126,22 @@ def _rate(
     )
 
 
-def _p50(case: str, text: str, peer: str, factor: float, *, durable: bool = False) -> Bar:
+def _p50(case: str, text: str, peer: str, factor: float, *, durable: bool = False, ours: tuple[str, ...] = ()) -> Bar:
     """At most `factor` times the best p50 of a peer."""
+    return _latency("p50", case, text, peer, factor, durable, ours)
+
+
+def _p99(case: str, text: str, peer: str, *, durable: bool = False, ours: tuple[str, ...] = ()) -> Bar:
+    """At most the p99 of a peer."""
+    return _latency("p99", case, text, peer, 1.0, durable, ours)
+
+
+def _latency(figure: str, case: str, text: str, peer: str, factor: float, durable: bool, ours: tuple[str, ...]) -> Bar:
     return Bar(
         case.split(".", maxsplit=1)[0],
         text,
-        Source(OURS, case, "p50"),
-        Source(peer, case, "p50"),
+        Source(OURS, case, figure, ours),
+        Source(peer, case, figure),
         factor,
         at_least=False,
         durable=durable,
@@ -184,6 +193,8 @@ DESCRIPTORS = "descriptors"
 REWRITTEN = "after rewrite"
 CHECKPOINTED = "after checkpoints"
 LOG_ALONE = "WAL alone"
+WATCH = "watch"
+IN_MEMORY = "watch, class memory"
 HTTP_ONE = "1 connection"
 HTTP_64 = "64 connections"
 NATIVE = "native"
@@ -198,14 +209,16 @@ BARS: tuple[Bar, ...] = (
         "durable append p50, against pwrite + fdatasync over existing blocks",
         Source(OURS, "A.durable.100", "p50"),
         Source(DISK, "A.durable.100", "p50", ("overwrite 4 KiB",)),
-        2.0,
+        1.5,
         at_least=False,
         durable=True,
-        stretch=1.5,
     ),
+    _p50("A.durable.100", "durable append p50, against beanstalkd", "beanstalkd", 1.0, durable=True),
     _p50("A.durable.100", "durable append p50, against Redis always", "redis", 1.0, durable=True),
+    _p99("A.durable.100", "durable append p99, against Redis always", "redis", durable=True),
     _p50("A.durable.100", "durable append p50, against NATS", "nats", 1.0, durable=True),
-    _p50("A.relaxed.100", "`disk` class p50, against Redis everysec", "redis", 1.0),
+    _p50("A.relaxed.100", "`disk` class p50, against Redis everysec", "redis", 0.6),
+    _p99("A.relaxed.100", "`disk` class p99, against Redis everysec", "redis"),
     _rate(
         "B.durable.100",
         "64 in flight, against the best of Redis",
@@ -239,8 +252,13 @@ BARS: tuple[Bar, ...] = (
     _rate("D.100", "consume, against SQLite", "sqlite", 1.5, ours=(READ,)),
     _rate("D.100", "consume, against XREAD", "redis", 5.0, ours=(READ,), theirs=("XREAD",)),
     _rate("D.100", "consume by passed descriptors, against SQLite", "sqlite", 3.0, ours=(DESCRIPTORS,)),
-    _p50("E.relaxed.100", "push p50 relaxed, against Redis", "redis", 0.8),
-    _p50("E.durable.100", "push p50 durable, against Redis", "redis", 0.8, durable=True),
+    _p50("E.relaxed.100", "push p50 of class `disk`, against Redis", "redis", 0.9, ours=(WATCH,)),
+    _p99("E.relaxed.100", "push p99 of class `disk`, against Redis", "redis", ours=(WATCH,)),
+    _p50("E.relaxed.100", "push p50 of class `memory`, against Redis", "redis", 0.7, ours=(IN_MEMORY,)),
+    _p99("E.relaxed.100", "push p99 of class `memory`, against Redis", "redis", ours=(IN_MEMORY,)),
+    _p50("E.durable.100", "push p50 durable, against Redis", "redis", 1.0, durable=True),
+    _p99("E.durable.100", "push p99 durable, against Redis", "redis", durable=True),
+    _p50("E.durable.100", "push p50 durable, against beanstalkd (stretch)", "beanstalkd", 1.0, durable=True),
     *(
         _rate(
             f"F.{case}.{word}",

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from benchmarks.drivers.filechannel import Work
-from benchmarks.model import MB_S, P50, P99, Case, Figure
+from benchmarks.model import CPU_M, MB_S, P50, P99, P999, WRITTEN, Case, Figure
 from topicd.bench.load import Load
 
 K = 1_000
@@ -76,7 +76,7 @@ def _appends() -> Iterator[Case]:
                 f"A.{word}.{size}",
                 "A",
                 f"A: one append at a time, {word}, {label}",
-                (P50, P99, Figure("rate", "appends/s", True)),
+                (P50, P99, P999, Figure("rate", "appends/s", True), CPU_M, WRITTEN),
                 Load(size, durable, seconds=1.5),
                 quick if size == 100 else None,
                 rounds=None if size == 100 else SECONDARY_ROUNDS,
@@ -86,7 +86,7 @@ def _appends() -> Iterator[Case]:
             f"B.durable.{size}",
             "B",
             f"B: 64 appends in flight, durable, {label}",
-            (ACKS_S, P50, P99),
+            (ACKS_S, P50, P99, CPU_M, WRITTEN),
             Load(size, True, seconds=2.0),
             Load(size, True, seconds=0.5) if size == 100 else None,
             rounds=None if size == 100 else SECONDARY_ROUNDS,
@@ -97,7 +97,7 @@ def _appends() -> Iterator[Case]:
                 f"C.{word}.{size}",
                 "C",
                 f"C: batches of 1,000, {word}, {label}",
-                (RECORDS_S, MB_S),
+                (RECORDS_S, MB_S, CPU_M, WRITTEN),
                 Load(size, durable, seconds=1.5),
                 Load(size, durable, seconds=0.4) if durable or size == 100 else None,
                 rounds=None if durable else SECONDARY_ROUNDS,
@@ -110,7 +110,7 @@ def _consume() -> Iterator[Case]:
             f"D.{size}",
             "D",
             f"D: one consumer from the start, every payload touched, {label}",
-            (RECORDS_S, MB_S),
+            (RECORDS_S, MB_S, CPU_M),
             Load(size, seconds=3.0, records=M if size == 100 else 200 * K),
             Load(size, seconds=0.5, records=100 * K) if size == 100 else None,
             rounds=None if size == 100 else SECONDARY_ROUNDS,
@@ -124,7 +124,7 @@ def _push() -> Iterator[Case]:
                 f"E.{word}.{size}",
                 "E",
                 f"E: publish to receive, {word}, {label}",
-                (P50, P99),
+                (P50, P99, P999, CPU_M),
                 Load(size, durable, records=600),
                 Load(size, durable, records=150) if size == 100 else None,
                 rounds=None if size == 100 else SECONDARY_ROUNDS,

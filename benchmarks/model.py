@@ -26,13 +26,17 @@ class Figure:
     @property
     def head(self) -> str:
         """As a column: a rate is named well enough by its unit."""
-        words = self.unit if self.unit.endswith("/s") else f"{self.name.replace('_', ' ')} {self.unit}"
+        told = self.unit.endswith("/s") or self.unit.startswith("CPU")
+        words = self.unit if told else f"{self.name.replace('_', ' ')} {self.unit}"
         return words.strip()
 
 
 MB_S = Figure("mb_s", "MB/s", True)
 P50 = Figure("p50", "µs", False)
 P99 = Figure("p99", "µs", False)
+P999 = Figure("p999", "µs", False)
+CPU_M = Figure("cpu_m", "CPU s per million", False)
+WRITTEN = Figure("written", "bytes per byte", False)
 
 
 @dataclass(frozen=True, slots=True)

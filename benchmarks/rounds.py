@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from benchmarks.costs import Costs
 from benchmarks.model import Case, Key, Results
 from benchmarks.peers.base import Driver, Peer
 from topicd.bench.load import Load
@@ -48,7 +49,8 @@ def _measure(key: Key, peer: Peer, driver: Driver, load: Load, results: Results)
     # What the last one left dirty would otherwise be paid by this one's first sync.
     os.sync()
     try:
-        results.add(key, driver(peer, load))
+        costs = Costs(peer.pids)
+        results.add(key, costs.added_to(driver(peer, load), load.size))
     except Exception as error:
         results.fail(key, f"{type(error).__name__}: {error}")
         say(f"  {key.peer} {key.variant}: {type(error).__name__}: {error}")

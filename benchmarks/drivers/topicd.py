@@ -12,11 +12,13 @@ from benchmarks.bars import (
     CLAIMED,
     DESCRIPTORS,
     FUTURES,
+    IN_MEMORY,
     LOG_ALONE,
     PIPELINE,
     PRODUCER,
     PUSHED,
     READ,
+    WATCH,
 )
 from benchmarks.drivers import append, mixed, push, queue, scale, server, spark
 from benchmarks.peers.base import Driver
@@ -39,7 +41,9 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     elif test == "D":
         found = {READ: read, DESCRIPTORS: descriptors}
     elif test == "E":
-        found = {"watch": push.push}
+        found = {WATCH: push.push}
+        if not load.durable:
+            found[IN_MEMORY] = in_memory
     elif test == "F":
         found = queue.drivers(load, CLAIMED, CLAIMED, PUSHED)
         if load.records and load.batch == 1:
@@ -59,6 +63,12 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     elif test == "spark":
         found = {spark.READ: spark.read_topic, spark.WRITE: spark.write_topic}
     return found
+
+
+def in_memory(peer: Topicd, load: Load) -> Figures:
+    """E: acknowledged and pushed when the bytes are in shared memory, which survives every process of the daemon."""
+    with peer.using("memory"):
+        return push.push(peer, load)
 
 
 def log_alone(peer: Topicd, load: Load) -> Figures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 from benchmarks import procs
 from benchmarks.drivers import queue
 from benchmarks.peers.base import Address, Driver, Peer, socket_dir, until_up
-from topicd.bench.load import Load
+from topicd.bench.load import Figures, Load
+from topicd.bench.work import payloads, timed
 
 END = b"\r\n"
 CHUNK = 1 << 16
@@ -166,4 +168,20 @@ class Beanstalkd(Peer):
         return {"version": version, "settings": "-b, -f0 (durable), -f1000 (relaxed); Unix socket, no client library"}
 
     def drivers(self, test: str, load: Load) -> Mapping[str, Driver]:
+        if test == "A":
+            return {"put": _put_single}
+        if test == "E":
+            return {"reserve": _push}
         return queue.drivers(load, one="reserve, delete", wait="reserve") if test == "F" else {}
+
+
+def _put_single(peer: Beanstalkd, load: Load) -> Figures:
+    """A: the next put starts when the last one is answered."""
+    with peer.queue(load.durable) as tube, queue.closing(tube) as session:
+        session.put(b"x")
+        return timed(session.put, payloads(load.size), load.seconds)
+
+
+def _push(peer: Beanstalkd, load: Load) -> Figures:
+    """E: from put to the job in the hands of a worker that waits."""
+    return queue.start(peer, dataclasses.replace(load, in_flight=load.records))

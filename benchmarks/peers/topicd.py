@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import topicd
 from benchmarks import procs
@@ -146,6 +146,7 @@ class Topicd(Peer):
     def __init__(self, root: Path, attach: Path | None = None) -> None:
         super().__init__(root)
         self._attach = attach
+        self._relaxed: Literal["disk", "memory"] = RELAXED
         self._server: subprocess.Popen[bytes] | None = None
         self._run = socket_dir()
         self._address = TopicdAddress(str(attach or self._run / "topicd.sock"))
@@ -190,7 +191,16 @@ class Topicd(Peer):
     def make_topics(self, names: Sequence[str], durable: bool) -> None:
         with self.client() as client:
             for name in names:
-                client.configure(name, durability=DURABLE if durable else RELAXED)
+                client.configure(name, durability=DURABLE if durable else self._relaxed)
+
+    @contextlib.contextmanager
+    def using(self, durability: Literal["disk", "memory"]) -> Iterator[None]:
+        """Relaxed topics have this class meanwhile."""
+        self._relaxed = durability
+        try:
+            yield
+        finally:
+            self._relaxed = RELAXED
 
     def drop_topics(self, names: Sequence[str]) -> None:
         with self.client() as client:

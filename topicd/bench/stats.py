@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 NS_PER_US = 1_000
+PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
 
 
 class Spread(NamedTuple):
@@ -34,11 +35,12 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def latency(samples_ns: Sequence[int]) -> dict[str, float]:
-    """p50 and p99 in microseconds."""
+    """p50, p99 and p99.9 in microseconds, and of how many."""
     ordered = sorted(samples_ns)
-    return {"p50": percentile(ordered, 50) / NS_PER_US, "p99": percentile(ordered, 99) / NS_PER_US}
+    found = {name: percentile(ordered, percent) / NS_PER_US for name, percent in PERCENTILES.items()}
+    return {**found, "records": len(ordered)}
 
 
 def throughput(records: int, seconds: float, size: int) -> dict[str, float]:
     rate = records / seconds
-    return {"rate": rate, "mb_s": rate * size / 1e6}
+    return {"rate": rate, "mb_s": rate * size / 1e6, "records": records}

@@ -27,8 +27,8 @@ def test_spread_is_half_the_distance_of_the_extremes():
 
 
 def test_latency_sorts_and_is_in_microseconds():
-    assert latency([3000, 1000, 2000]) == {"p50": 2.0, "p99": 3.0}
+    assert latency([3000, 1000, 2000]) == {"p50": 2.0, "p99": 3.0, "p999": 3.0, "records": 3}
 
 
 def test_throughput_counts_records_and_bytes():
-    assert throughput(1000, 0.5, 100) == {"rate": 2000.0, "mb_s": pytest.approx(0.2)}
+    assert throughput(1000, 0.5, 100) == {"rate": 2000.0, "mb_s": pytest.approx(0.2), "records": 1000}

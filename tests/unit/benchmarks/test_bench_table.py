@@ -13,7 +13,7 @@ CASE = select(["C"], quick=True)[0]
 def a_run() -> report.Run:
     results = Results()
     for rate in (90.0, 100.0, 110.0):
-        results.add(Key(CASE.id, "redis", "Lua"), {"rate": rate, "mb_s": rate / 10})
+        results.add(Key(CASE.id, "redis", "Lua"), {"rate": rate, "mb_s": rate / 10, "cpu_m": 2.0})
         results.add(Key(CASE.id, "topicd", "publish_many"), {"rate": 7.5 * rate, "mb_s": rate})
     results.fail(Key(CASE.id, "nats", "publish_async"), "TimeoutError: a | b\nc")
     bars = [judge(bar, results, {}) for bar in BARS if bar.test == "C"]
@@ -35,6 +35,8 @@ def test_report_shows_medians_spread_and_how_much_better_ours_is():
         "Lua",
         "100",
         "10",
+        "2",
+        "-",
         "±10 %",
         "7.50 x",
     ]
