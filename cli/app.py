@@ -33,6 +33,8 @@ class App:
     def connect(self) -> Client:
         import topicd
 
+        if self.socket is not None and self.context is not None:
+            raise click.UsageError("--socket and --context exclude each other")
         if self.socket is None:
             from topicd.cli.contexts import Contexts
 
@@ -100,12 +102,51 @@ def _set_timeout(ctx: click.Context, param: click.Parameter, value: float | None
 
 
 class Verb(click.Command):
-    """A command with the shared options and with examples at the end of its help."""
+    """A command with the shared options and with examples at the end of its help. Promise: no option that was typed is
+    silently ignored because of another one: those that exclude each other (`apart`) and those that mean nothing alone
+    (`needs`, the first of each goes only with one of the others) are refused before anything is done.
+    """
 
-    def __init__(self, *args: Any, examples: str = "", online: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        examples: str = "",
+        online: bool = True,
+        apart: tuple[str, ...] = (),
+        needs: tuple[str, ...] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
+        self.apart = [words.split() for words in apart]
+        self.needs = [words.split() for words in needs]
         self.params.extend(shared_options(online=online))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        typed = list(args)
+        rest = super().parse_args(ctx, args)
+        if (self.apart or self.needs) and not ctx.resilient_parsing:
+            self._check_together(self._typed(ctx, typed))
+        return rest
+
+    def _typed(self, ctx: click.Context, args: list[str]) -> set[str]:
+        """Options as they are spelled in full, arguments by their names."""
+        values, _, order = self.make_parser(ctx).parse_args(args=args)
+        found = {max(param.opts, key=len) for param in order if isinstance(param, click.Option)}
+        words = {p: values.get(p.name or "") for p in order if isinstance(p, click.Argument)}
+        # One that was left out is None or a marker of click's; of a list, no element.
+        found |= {argument_name(p) for p, value in words.items() if isinstance(value, str | tuple | list) and value}
+        app = ctx.find_object(App)
+        return found | {"--json"} if app is not None and app.json else found
+
+    def _check_together(self, typed: set[str]) -> None:
+        for names in self.apart:
+            both = [name for name in names if name in typed]
+            if len(both) > 1:
+                raise click.UsageError(f"{both[0]} and {both[1]} exclude each other")
+        for name, *others in self.needs:
+            if name in typed and typed.isdisjoint(others):
+                raise click.UsageError(f"{name} goes only with {' or '.join(others)}")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         lines = [line.strip() for line in self.examples.strip().splitlines()]
@@ -115,7 +156,18 @@ class Verb(click.Command):
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
+def argument_name(argument: click.Parameter) -> str:
+    """`[SEQ]...` -> SEQ"""
+    return (argument.metavar or argument.name or "").upper().strip("[].")
+
+
 def verb(
-    name: str, *, examples: str, online: bool = True, cls: type[Verb] = Verb
+    name: str,
+    *,
+    examples: str,
+    online: bool = True,
+    apart: tuple[str, ...] = (),
+    needs: tuple[str, ...] = (),
+    cls: type[Verb] = Verb,
 ) -> Callable[[Callable[..., Any]], Verb]:
-    return click.command(name, cls=cls, examples=examples, online=online)
+    return click.command(name, cls=cls, examples=examples, online=online, apart=apart, needs=needs)

@@ -44,18 +44,26 @@ class Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []
         for name in self.list_commands(ctx):
-            text = self.lazy[name].help if name in self.lazy else self.commands[name].get_short_help_str(80)
+            # Its first sentence, whole: the list wraps it.
+            text = self.lazy[name].help if name in self.lazy else self.commands[name].get_short_help_str(400)
             rows.append((name, text))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
     def verb(
-        self, name: str, *, examples: str, online: bool = True, cls: type[Verb] = Verb
+        self,
+        name: str,
+        *,
+        examples: str,
+        online: bool = True,
+        apart: tuple[str, ...] = (),
+        needs: tuple[str, ...] = (),
+        cls: type[Verb] = Verb,
     ) -> Callable[[Callable[..., Any]], Verb]:
         """Declares a verb of this group."""
 
         def declare(function: Callable[..., Any]) -> Verb:
-            made = verb(name, examples=examples, online=online, cls=cls)(function)
+            made = verb(name, examples=examples, online=online, apart=apart, needs=needs, cls=cls)(function)
             self.add_command(made)
             return made
 

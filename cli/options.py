@@ -37,9 +37,30 @@ class PlaceType(click.ParamType[int | str | datetime]):
 PLACE = PlaceType()
 
 
+class MomentType(click.ParamType[datetime]):
+    """A time of day and date, local unless it has a zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return datetime.fromisoformat(value).astimezone()
+        except ValueError:
+            self.fail(f"{value!r} is not a time like 2026-01-31T12:00", param, ctx)
+
+
+MOMENT = MomentType()
+
+
+# What the options below exclude, for the verbs that have them.
+FILTERS_APART = "--tag --tag-prefix"
+FORMS_APART = "--data --raw --json"
+FORMS_NEED = "--parse --json"
+
+
 def match_of(tag: str | None, tag_prefix: str | None) -> Any:
-    if tag is not None and tag_prefix is not None:
-        raise click.UsageError("--tag and --tag-prefix exclude each other")
     if tag_prefix is not None:
         return ["tag", "Glob", tag_prefix + "*"]
     return None if tag is None else ["tag", "Eq", tag]

@@ -12,11 +12,13 @@ from topicd.backup.manifest import Manifest
 from topicd.backup.restore import RESTORING, finish, restore
 from topicd.backup.shelf import Shelf, Shelved, remove_tree
 from topicd.cli.backups.private import PrivateDaemon
+from topicd.cli.show.human import count, records_word
 from topicd.cli.show.progress import Bar
 from topicd.client.blocking.client import Client
 from topicd.client.core.records import Gap, Record
 from topicd.disk.fs import RealFs
 from topicd.errors import StorageCorrupt
+from topicd.words import counted
 
 
 def place_of(shelf: Shelf, one: Shelved, where: Path | None) -> Path:
@@ -44,7 +46,7 @@ def audit(target: Path) -> dict[str, Any]:
         for process in client.status()["processes"]:
             damage = int((process.get("stats") or {}).get("damage") or 0)
             if damage:
-                report["problems"].append(f"{process['name']}: {damage} damaged places")
+                report["problems"].append(f"{process['name']}: {counted(damage, 'damaged place')}")
         topics = list(client.topics(internal=True))
         with Bar("audit", sum(row.count for row in topics), "records") as bar:
             for row in topics:
@@ -73,5 +75,5 @@ def _read(client: Client, topic: str, report: dict[str, Any], bar: Bar) -> list[
         found.append(f"{topic}: {exc.message}")
     report["records"] += records
     if records != state.count and not found and client.state(topic, touch=False).count != records:
-        found.append(f"{topic}: {state.count} records are counted, {records} can be read")
+        found.append(f"{topic}: it counts {records_word(state.count)}, {count(records)} can be read")
     return found

@@ -25,13 +25,14 @@ from topicd.cli.offline.check import check_all, work_bytes
 from topicd.cli.offline.data_dir import Offline
 from topicd.cli.offline.segment_check import DAMAGE
 from topicd.cli.options import PLACE
-from topicd.cli.show.human import count, duration, local_time, size
+from topicd.cli.show.human import count, duration, local_time, records_word, size
 from topicd.cli.show.progress import Bar
 from topicd.cli.show.render import Column
 from topicd.clock import SystemClock
 from topicd.disk.fs import RealFs
 from topicd.errors import FormatError
 from topicd.paths import DataDir
+from topicd.words import counted
 
 
 @click.group("backup", cls=Group, no_args_is_help=True)
@@ -50,9 +51,10 @@ _which = click.argument("which", metavar="[BACKUP]", required=False)
 @backup.verb(
     "create",
     examples="topicctl backup create /backups\ntopicctl backup create /backups --data-dir /var/lib/topicd",
+    apart=("--data-dir --socket", "--data-dir --context", "--data-dir --timeout"),
 )
 @_shelf
-@click.option("--data-dir", metavar="DIR", help="Of a directory whose daemon is stopped.")
+@click.option("--data-dir", "-d", metavar="DIR", help="Of a directory whose daemon is stopped.")
 @pass_app
 def create(app: App, shelf: Path, data_dir: str | None) -> None:
     """Make a backup of a running daemon, on its machine and as its user (or as root).
@@ -83,7 +85,7 @@ def _create(app: App, fs: RealFs, where: Path, source: Served | Unused) -> None:
         return
     copied = made.bytes - made.linked_bytes
     app.out.text(
-        f"{shelf.path(made.id)}: {count(made.topics)} topics, {count(made.files)} files, {size(made.bytes)}; "
+        f"{shelf.path(made.id)}: {counted(made.topics, 'topic')}, {counted(made.files, 'file')}, {size(made.bytes)}; "
         f"{size(made.linked_bytes)} shared, {size(copied)} copied in {duration(seconds)}"
     )
 
@@ -123,7 +125,10 @@ def _body(made: Manifest) -> dict[str, Any]:
 
 
 @backup.verb(
-    "verify", online=False, examples="topicctl backup verify /backups/topicd\ntopicctl backup verify DIR --all"
+    "verify",
+    online=False,
+    examples="topicctl backup verify /backups/topicd\ntopicctl backup verify DIR --all",
+    apart=("BACKUP --all",),
 )
 @_shelf
 @_which
@@ -133,8 +138,6 @@ def verify(app: App, shelf: Path, which: str | None, every: bool) -> int:
     """Read a backup whole: files, checksums, and every frame as `topicctl fsck` does. Exit code 1 if anything is
     wrong. Without a name: the newest one."""
     place = Shelf(RealFs(), shelf)
-    if every and which is not None:
-        raise CliError("either one backup or --all", Exit.USAGE)
     chosen = [one for one in place.list() if one.whole] if every else [choose(place, which)]
     reports = [verified(place, one) for one in chosen]
     if app.json:
@@ -144,9 +147,8 @@ def verify(app: App, shelf: Path, which: str | None, every: bool) -> int:
             for what in report["problems"]:
                 app.out.text(app.out.styled(what, "red"))
             verdict = "wrong" if report["problems"] else "whole"
-            read = (
-                f"{count(report['files'])} files, {size(report['bytes'])}, {count(report['records'])} seqs in segments"
-            )
+            read = f"{counted(report['files'], 'file')}, {size(report['bytes'])}"
+            read += f", {counted(report['records'], 'seq')} in segments"
             app.out.text(f"{report['id']}: {app.out.styled(verdict, 'red' if report['problems'] else 'green')}; {read}")
     return Exit.FAILED if any(report["problems"] for report in reports) else Exit.OK
 
@@ -245,7 +247,7 @@ def restore_backup(
 
 
 def _print_until(app: App, changed: dict[str, Any]) -> None:
-    app.out.text(f"{count(changed['topics'])} topics, {count(changed['deleted'])} newer records deleted")
+    app.out.text(f"{counted(changed['topics'], 'topic')}, {counted(changed['deleted'], 'newer record')} deleted")
     if changed["queues"]:
         app.out.text(f"jobs that were acknowledged before the backup are not back: {', '.join(changed['queues'])}")
     if changed["routers"]:
@@ -294,11 +296,11 @@ def _print_drill(app: App, report: dict[str, Any]) -> None:
         app.out.text(app.out.styled(what, "red"))
     if "fsck_seconds" in report:
         restored = duration(report["restore_seconds"])
-        app.out.text(f"restored in {restored}; fsck: {count(report['seqs'])} seqs in segments")
+        app.out.text(f"restored in {restored}; fsck: {counted(report['seqs'], 'seq')} in segments")
     read = report["audit"]
     if read is not None:
         gone = f"{count(read['evicted'])} evicted by cap or TTL, {count(read['lost'])} lost to power"
-        app.out.text(f"daemon: {count(read['topics'])} topics, {count(read['records'])} records read; {gone}")
+        app.out.text(f"daemon: {counted(read['topics'], 'topic')}, {records_word(read['records'])} read; {gone}")
     verdict = "fails" if report["problems"] else "would work"
     color = "red" if report["problems"] else "green"
     app.out.text(f"{report['id']}: a restore {app.out.styled(verdict, color)}; {duration(report['seconds'])}")

@@ -19,6 +19,7 @@ from topicd.cli.show.render import Column, json_bytes
 from topicd.filechannel import Damaged, FileChannel, Gap
 from topicd.filechannel.inspect import Overview, is_channel, overview, walk
 from topicd.filechannel.survey import Segment
+from topicd.words import counted
 
 filechannel = Group("filechannel", help="Look into embedded file channels and look after them.", no_args_is_help=True)
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
@@ -198,7 +199,7 @@ def verify(app: App, directory: Path) -> int:
             if isinstance(item, Damaged):
                 lost.append({"begin": item.begin, "end": item.end, "reason": item.reason})
             messages += isinstance(item, tuple)
-            bar.advance(end - last, f"{messages:,} messages")
+            bar.advance(end - last, counted(messages, "message"))
             last = end
     slots = {name: position.damaged_slots if position else 2 for name, position in found.positions.items()}
     broken = {name: number for name, number in slots.items() if number}
@@ -209,7 +210,7 @@ def verify(app: App, directory: Path) -> int:
             app.out.text(f"damage: offsets {span['begin']} to {span['end']}: {span['reason']}")
         for name, number in broken.items():
             app.out.text(f"receiver {name}: {number} of 2 slots are damaged")
-        app.out.text(f"{count(messages)} messages, {len(lost)} damaged ranges")
+        app.out.text(f"{counted(messages, 'message')}, {counted(len(lost), 'damaged range')}")
     return Exit.FAILED if lost or broken else Exit.OK
 
 
@@ -254,5 +255,6 @@ def compact(app: App, directory: Path) -> None:
         after = channel.stats().disk_bytes
     app.out.either(
         {"removed": removed, "compressed": packed, "bytes_before": before, "bytes_after": after},
-        f"{removed} segments removed, {packed} compressed: {size(before)} before, {size(after)} after",
+        f"{counted(removed, 'segment')} removed, {count(packed)} compressed: "
+        f"{size(before)} before, {size(after)} after",
     )

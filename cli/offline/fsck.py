@@ -14,8 +14,9 @@ from topicd.cli.offline.repair import repair as mend
 from topicd.cli.offline.repair import settle_known
 from topicd.cli.offline.segment_check import DAMAGE, Finding
 from topicd.cli.options import data_dir_option
-from topicd.cli.show.human import count, size
+from topicd.cli.show.human import size
 from topicd.cli.show.progress import Bar
+from topicd.words import counted
 
 EXAMPLES = """
 topicctl fsck
@@ -91,16 +92,17 @@ def _print(app: App, checked: Checked, repaired: bool) -> None:
         if finding.action:
             out.text(f"  -> {finding.action}")
     out.text(
-        f"{count(checked.topics)} topics, {count(len(checked.segments))} segments with "
-        f"{count(sum(r.count for r in checked.segments))} seqs in {size(sum(r.data_bytes for r in checked.segments))}; "
-        f"{len(checked.wal)} WAL shards with {count(sum(w.frames for w in checked.wal))} frames"
+        f"{counted(checked.topics, 'topic')}, {counted(len(checked.segments), 'segment')} with "
+        f"{counted(sum(r.count for r in checked.segments), 'seq')} "
+        f"in {size(sum(r.data_bytes for r in checked.segments))}; "
+        f"{counted(len(checked.wal), 'WAL shard')} with {counted(sum(w.frames for w in checked.wal), 'frame')}"
     )
     damage = [finding for finding in checked.findings if finding.severity == DAMAGE]
     if not damage:
         out.text(out.styled("no damage", "green"))
         return
     left = [finding for finding in damage if not finding.action]
-    text = f"{len(damage)} damaged places"
+    text = counted(len(damage), "damaged place")
     if repaired:
         text += f", {len(damage) - len(left)} dealt with, {len(left)} left as they are"
     else:

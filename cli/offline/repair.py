@@ -20,6 +20,7 @@ from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_o
 from topicd.shards.storage.segment.reindex import believed_runs, reindex
 from topicd.shards.storage.segment.seal import seal_segment
 from topicd.shards.storage.walfile import WalDamage
+from topicd.words import counted
 
 
 def settle_known(checked: Checked, offline: Offline) -> None:
@@ -157,7 +158,7 @@ def _rebuild(report: SegmentReport, offline: Offline, quarantine: Quarantine) ->
         before=report.before,
     )
     lost = sum(d.last_seq - d.first_seq + 1 for d in sealed.damage if not d.repaired)
-    done = f"index and seal built anew: {sealed.info.count - lost} of {sealed.info.count} seqs kept"
+    done = f"index and seal built anew: {sealed.info.count - lost} of {counted(sealed.info.count, 'seq')} kept"
     for part in (DATA, IDX, TAGS):
         _say(report.findings, report.file(part), done)
 

@@ -28,6 +28,7 @@ from topicd.shards.storage.segment.deletions import parse_marks
 from topicd.shards.storage.segment.names import COLD, DATA, DEL, topic_id_of
 from topicd.shards.storage.segment.places import list_segments, resolve
 from topicd.shards.storage.segment.reindex import reindex
+from topicd.words import counted
 
 segment = Group("segment", help="Look into segment files and verify them.", no_args_is_help=True)
 
@@ -164,10 +165,11 @@ COLUMNS = [
 
 
 def _total(reports: list[tuple[str, SegmentReport]]) -> str:
-    segments = "1 segment" if len(reports) == 1 else f"{count(len(reports))} segments"
+    segments = counted(len(reports), "segment")
     seqs, data_bytes = (sum(getattr(report, name) for _, report in reports) for name in ("count", "data_bytes"))
     damaged = sum(report.damaged for _, report in reports)
-    return f"{segments}, {count(seqs)} seqs, {size(data_bytes)}: {f'{count(damaged)} damaged' if damaged else 'all ok'}"
+    result = f"{count(damaged)} damaged" if damaged else "all ok"
+    return f"{segments}, {counted(seqs, 'seq')}, {size(data_bytes)}: {result}"
 
 
 def _report_row(topic: str, report: SegmentReport) -> list[str]:

@@ -33,6 +33,7 @@ from topicd.shards.storage.segment.reindex import Rebuilt, reindex
 from topicd.shards.storage.segment.seal import segment_end
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord, missing_marks, unknown_marks
 from topicd.shards.storage.segment.tags import Seal, TagTable, read_seal
+from topicd.words import counted
 
 DAMAGE = "damage"  # something that was stored cannot be read or believed
 NOTE = "note"  # worth knowing; the next start deals with it
@@ -164,11 +165,11 @@ def check_record(fs: Fs, report: SegmentReport, record: DeadOnRecord | None) -> 
     report.missing_marks = missing_marks(report.marks, gone, record)
     count = sum(last - first + 1 for first, last in report.missing_marks)
     if count:
-        what = f"marks of {count} deleted records are gone; the next start takes them from the snapshot"
+        what = f"marks of {counted(count, 'deleted record')} are gone; the next start takes them from the snapshot"
         report.note(DAMAGE, DEL, what)
     unknown = unknown_marks(report.marks, gone, record)
     if unknown:
-        what = f"{unknown} deleted records cannot be told from the others: their marks are gone"
+        what = f"{counted(unknown, 'deleted record')} cannot be told from the others: the marks are gone"
         report.note(DAMAGE, DEL, what, report.first_seq, report.last_seq)
 
 

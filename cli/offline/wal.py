@@ -20,12 +20,13 @@ from topicd.cli.offline.data_dir import (
     scan_past,
 )
 from topicd.cli.options import data_dir_option
-from topicd.cli.show.human import local_time, printable
-from topicd.cli.show.render import json_bytes
+from topicd.cli.show.human import local_time, printable, printable_text
+from topicd.cli.show.render import dumps, json_bytes
 from topicd.errors import FormatError
 from topicd.frames import FrameType, control_body, core, parse_direct, parse_header, parse_producer
 from topicd.shards.storage.walfile import Group as WalGroup
 from topicd.shards.storage.walfile import LogChunk, LogReader, WalDamage, lsn_at
+from topicd.words import counted
 
 wal = Group("wal", help="Look into WAL files.", no_args_is_help=True)
 
@@ -38,7 +39,7 @@ topicctl wal dump --data-dir /backup/data --limit 100
 """
 
 
-@wal.verb("dump", online=False, examples=EXAMPLES)
+@wal.verb("dump", online=False, examples=EXAMPLES, apart=("--groups --topic", "--groups --type"))
 @data_dir_option
 @click.option("--shard", type=click.IntRange(min=0), metavar="N", help="Only this WAL shard.")
 @click.option("--topic", metavar="TOPIC", help="Only frames of this topic (name or id).")
@@ -62,6 +63,7 @@ def dump(
     names = read_names(offline)
     only = names.find(topic) if topic is not None else None
     dumper = Dumper(offline, names)
+    found = False
     lines: Iterator[dict[str, Any]] = (
         line
         for line in (dumper.groups(shard) if groups else dumper.frames(shard))
@@ -70,10 +72,13 @@ def dump(
         and (kind is None or line.get("type") == kind)
     )
     for line in islice(lines, limit):
+        found = True
         if app.json:
             app.out.lines([line])
         else:
             app.out.raw((group_text(line) if groups else frame_text(line)).encode("utf-8", "replace"))
+    if not found and not app.json:
+        app.out.text("no such frames" if topic is not None or kind is not None or from_lsn else "no frames")
     for damage in dumper.damage:
         click.echo(f"damage: {damage}", err=True)
     return Exit.FAILED if dumper.damage else Exit.OK
@@ -170,7 +175,7 @@ def _body(view: memoryview, kind: int, start: int, end: int) -> Any:
 
 def frame_text(line: dict[str, Any]) -> str:
     if "body" in line:
-        what = str(line["body"])
+        what = printable_text(dumps(line["body"]))
     else:
         data = line["data"]
         what = printable(data.encode()) if isinstance(data, str) else f"base64 {data['base64']}"
@@ -186,6 +191,7 @@ def frame_text(line: dict[str, Any]) -> str:
 def group_text(line: dict[str, Any]) -> str:
     problem = f"  {line['problem']}" if line["problem"] else ""
     return (
-        f"{line['shard']:02d}  {line['lsn']:>12}  {line['file']}  run {line['run']}  {line['bytes']:>9} bytes  "
-        f"{line['frames']:>6} frames  synced {line['synced_lsn']}{problem}\n"
+        f"{line['shard']:02d}  {line['lsn']:>12}  {line['file']}  run {line['run']}  "
+        f"{counted(line['bytes'], 'byte'):>15}  {counted(line['frames'], 'frame'):>13}  "
+        f"synced {line['synced_lsn']}{problem}\n"
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
+from topicd.words import counted
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -16,8 +18,7 @@ def count(number: int | float) -> str:
 
 
 def records_word(number: int) -> str:
-    """1 record, 2 records"""
-    return f"{count(number)} record{'' if number == 1 else 's'}"
+    return counted(number, "record")
 
 
 def short_count(number: float) -> str:

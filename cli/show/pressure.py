@@ -6,6 +6,7 @@ from typing import Any
 
 from topicd.cli.show.human import count
 from topicd.cli.show.render import Column
+from topicd.words import counted
 
 STEP_COLUMNS = [
     Column("step"),
@@ -13,7 +14,7 @@ STEP_COLUMNS = [
     Column("from", right=True),
     Column("until", right=True),
     Column("began", right=True, rank=1),
-    Column("effect"),
+    Column("effect", wrap=True),
 ]
 INPUT_COLUMNS = [
     Column("shard"),
@@ -42,7 +43,7 @@ def step_row(step: dict[str, Any]) -> list[str]:
         active,
         f"> {step['above']:g}",
         f"< {step['below']:g}",
-        f"{count(step['times'])} times",
+        counted(step["times"], "time"),
         str(step["effect"]),
     ]
 

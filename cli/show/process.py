@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from topicd.words import counted
+
 
 def note(process: dict[str, Any]) -> str:
     """What an operator should know about this process; empty when all is well."""
@@ -15,14 +17,10 @@ def note(process: dict[str, Any]) -> str:
         found.append(str(process["what"]))
     found += troubles(stats)
     if stats.get("failures"):
-        found.append(_times(stats["failures"], "write failure"))
+        found.append(counted(stats["failures"], "write failure"))
     if stats.get("checkpoint_failures"):
-        found.append(_times(stats["checkpoint_failures"], "checkpoint failure"))
+        found.append(counted(stats["checkpoint_failures"], "checkpoint failure"))
     return "; ".join(found)
-
-
-def _times(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def troubles(stats: dict[str, Any]) -> list[str]:
@@ -31,7 +29,7 @@ def troubles(stats: dict[str, Any]) -> list[str]:
     if stats.get("read_only"):
         found.append("read-only after a disk failure")
     if stats.get("damage"):
-        found.append(f"{_times(stats['damage'], 'damaged place')}, run fsck")
+        found.append(f"{counted(stats['damage'], 'damaged place')}, run fsck")
     if stats.get("snapshot_failing"):
         found.append("snapshots fail, the WAL keeps growing; the log of the process says why")
     if stats.get("cold_trouble"):

@@ -132,6 +132,8 @@ def _shard_rates(before: dict[str, Any] | None, after: dict[str, Any], seconds: 
     same = before is not None and before["pid"] == after["pid"]
     old = (before or {}).get("stats") or {} if same else {}
     elapsed = seconds if same else max(after["uptime_s"], 1e-9)
+    if not stats:
+        return {}  # it has not said anything yet
     if after["name"].startswith("wal-"):
         return {
             "bytes_s": _rate(old, stats, "bytes", elapsed),
@@ -141,9 +143,9 @@ def _shard_rates(before: dict[str, Any] | None, after: dict[str, Any], seconds: 
         }
     if after["name"].startswith("dlv-"):
         return {
-            "records_s": _rate(old, stats, "records", elapsed),
-            "connections": stats.get("sessions", 0),
-            "lag_ms": stats.get("loop_lag_ms", 0.0),
+            "records_s": _rate(old, stats, "records", elapsed) if "records" in stats else None,
+            "connections": stats.get("sessions"),
+            "lag_ms": stats.get("loop_lag_ms"),
         }
     return {}
 

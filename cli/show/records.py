@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from topicd.cli.show.human import local_time, printable, printable_text
+from topicd.cli.show.human import local_time, printable, printable_text, records_word
 from topicd.cli.show.render import Output, json_bytes, json_text
 
 if TYPE_CHECKING:
@@ -157,5 +157,5 @@ def gap_line(gap: Gap) -> str:
         return f"-- {gap.topic} was deleted and created anew; this is its start --"
     return (
         f"-- {gap.topic}: records {gap.first_seq} to {gap.last_seq} are gone ({gap.reason}, "
-        f"about {gap.missed:,} records) --"
+        f"about {records_word(gap.missed)}) --"
     )

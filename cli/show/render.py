@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 UNBOUNDED = 1_000
 # What SIMPLE_HEAD puts between two columns.
 BETWEEN = 3
-# Cells that may be cut keep at least so much, as long as there are others to leave out.
-SHRUNK = 20
+# Cells that may be cut keep at least so much, as long as there are others to leave out: those of a rank first, then,
+# where it is very narrow, any but the first, which names the row.
+SHRUNK, LEAST = 20, 10
 STATE_STYLE = {"serving": "green", "recovering": "yellow", "starting": "yellow", "draining": "yellow"}
 
 
@@ -33,6 +34,7 @@ class Column:
     title: str
     right: bool = False
     shrink: bool = False  # its cells may be cut with an ellipsis
+    wrap: bool = False  # its cells may go on in further lines instead
     rank: int = 0  # 0: always shown; on a narrow terminal the highest rank is left out first
 
 
@@ -142,7 +144,11 @@ def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
     for number, wide in widths.items():
         column = columns[number]
         table.add_column(
-            column.title, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis", width=wide
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=not column.wrap,
+            overflow="fold" if column.wrap else "ellipsis",
+            width=wide,
         )
     for row in rows:
         table.add_row(*(Text(row[i], style=STATE_STYLE.get(row[i], "")) for i in widths))
@@ -156,7 +162,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
     natural = {
         i: max([cell_len(column.title), *(cell_len(row[i]) for row in rows)]) for i, column in enumerate(columns)
     }
-    shrink = {i for i, column in enumerate(columns) if column.shrink and not column.right}
+    shrink = {i for i, column in enumerate(columns) if (column.shrink or column.wrap) and not column.right}
     least = {i: min(wide, SHRUNK) if i in shrink else wide for i, wide in natural.items()}
     while total_width(least) > width:
         last = max(least, key=lambda i: (columns[i].rank, i))
@@ -164,15 +170,21 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
             break
         del least[last]
     widths = {i: natural[i] for i in least}
-    # A number that is cut is another number: text gives way, then the last columns.
-    texts = [i for i in widths if not columns[i].right]
-    for floor, cut in ((SHRUNK, [i for i in widths if i in shrink]), (1, texts)):
-        while total_width(widths) > width and any(widths[i] > floor for i in cut):
-            widest = max(cut, key=lambda i: widths[i])
-            widths[widest] -= 1
+    _cut(widths, shrink, SHRUNK, width)
+    # Only what is meant to be cut is cut: a number or a time that is cut is another one.
+    _cut(widths, shrink, LEAST, width)
     while total_width(widths) > width and len(widths) > 1:
         del widths[max(widths)]
+        widths = {i: natural[i] for i in widths}
+        _cut(widths, shrink, LEAST, width)
+    _cut(widths, set() if columns[0].right else {0}, 1, width)
     return widths
+
+
+def _cut(widths: dict[int, int], which: set[int], floor: int, width: int) -> None:
+    """The widest of them first, until it fits or none is above the floor."""
+    while total_width(widths) > width and (cut := [i for i in widths if i in which and widths[i] > floor]):
+        widths[max(cut, key=lambda i: widths[i])] -= 1
 
 
 def total_width(widths: dict[int, int]) -> int:

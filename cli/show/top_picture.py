@@ -139,7 +139,7 @@ def _figures(found: Totals, width: int) -> Table:
         ("evicted", f"{human.short_count(found.evicted_s)}/s"),
         ("lagged", f"{human.short_count(found.lagged_s)}/s"),
     ]
-    across = 3 if width < 120 else 5
+    across = _across(figures, width)
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(across):
         grid.add_column(style="bright_black", no_wrap=True)
@@ -148,6 +148,18 @@ def _figures(found: Totals, width: int) -> Table:
         cells = [Text(cell) for pair in figures[at : at + across] for cell in pair]
         grid.add_row(*cells)
     return grid
+
+
+def _across(figures: list[tuple[str, str]], width: int) -> int:
+    """So many pairs beside each other that no number is cut."""
+    for across in (5, 3, 2):
+        columns = [figures[at::across] for at in range(across)]
+        needed = sum(
+            max(len(name) for name, _ in column) + max(10, *(len(text) for _, text in column)) + 4 for column in columns
+        )
+        if needed <= width + 2 and (across < 5 or width >= 120):
+            return across
+    return 1
 
 
 def _topics(before: dict[str, Any], after: dict[str, Any], width: int) -> list[RenderableType]:
@@ -220,8 +232,8 @@ def _row(p: ProcessRates) -> list[str]:
         p.name,
         p.state,
         str(p.pid or "-"),
-        f"{p.cpu:.0f}%",
-        human.size(p.rss),
+        f"{p.cpu:.0f}%" if p.pid else "-",
+        human.size(p.rss) if p.pid else "-",
         "" if p.records_s is None else human.short_count(p.records_s),
         "" if p.bytes_s is None else human.size(p.bytes_s),
         "" if p.ring is None else f"{bar(p.ring)} {100 * p.ring:3.0f}%",

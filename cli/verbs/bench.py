@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import click
+from click.core import ParameterSource
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.show.human import count, size
@@ -60,7 +61,7 @@ def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
     return [letter for letter in TESTS if letter in wanted]
 
 
-@verb("bench", examples=EXAMPLES)
+@verb("bench", examples=EXAMPLES, apart=("--topic --keep",))
 @click.option(
     "--only",
     metavar="A,B,…",
@@ -72,6 +73,7 @@ def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
     type=click.FloatRange(0.01, 3600),
     default=2.0,
     show_default=True,
+    metavar="SECONDS",
     help="How long each measurement takes.",
 )
 @click.option(
@@ -89,7 +91,7 @@ def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
     default=1_000,
     show_default=True,
     metavar="N",
-    help="Records per batch.",
+    help="Records per batch in tests C and D.",
 )
 @click.option(
     "--in-flight",
@@ -108,9 +110,12 @@ def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
 )
 @click.option("--topic", metavar="NAME", help="Use this topic instead of a new one that is deleted afterwards.")
 @click.option("--keep", is_flag=True, help="Keep the topic.")
+@click.pass_context
 @pass_app
 def bench(
     app: App,
+    ctx: click.Context,
+    /,
     only: list[str],
     seconds: float,
     record_size: int,
@@ -123,6 +128,9 @@ def bench(
     """Measure appends, batches, reading and pushes through one client, against the running daemon."""
     from topicd.bench.load import Load
 
+    for option, name, tests in (("--batch", "batch", "CD"), ("--in-flight", "in_flight", "B")):
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and not set(tests) & set(only):
+            raise click.UsageError(f"{option} is for {' and '.join(tests)}, and --only leaves that out")
     name = topic or f"bench-{secrets.token_hex(4)}"
     load = Load(
         size=record_size,
@@ -143,7 +151,7 @@ def bench(
         given = {"topic": name, "durability": durability, "size": record_size, "batch": batch, "in_flight": in_flight}
         app.out.document({**given, "results": [asdict(result) for result in results]})
         return
-    app.out.text(f"{size(record_size)} records, durability {durability}, one client")
+    app.out.text(f"records of {size(record_size)}, durability {durability}, one client")
     app.out.table(COLUMNS, [_row(result) for result in results])
 
 
@@ -208,4 +216,4 @@ COLUMNS = [
 def _row(found: Result) -> list[str]:
     rest = (found.mb_per_s, found.p50_us, found.p99_us)
     rate = "-" if found.records_per_s is None else count(found.records_per_s)
-    return [found.test, found.name, rate, *("-" if value is None else f"{value:,.4g}" for value in rest)]
+    return [found.test, found.name, rate, *("-" if value is None else f"{value:,.1f}" for value in rest)]

@@ -15,6 +15,7 @@ from topicd.cli.groups import Group
 from topicd.cli.show.human import count, local_time, printable_text
 from topicd.cli.show.render import Column
 from topicd.cli.verbs import chat_store
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from topicd.client.core.chat import ChatMessage, ChatRow
@@ -71,6 +72,7 @@ def send(app: App, room: str, text: str, user: str, kind: str, msg_id: str | Non
     topicctl chat read kitchen --as bob --after CURSOR --json
     topicctl chat read kitchen --last 20
     """,
+    apart=("--after --last", "--last --limit"),
 )
 @_CHAT
 @_MAYBE_AS
@@ -80,8 +82,6 @@ def send(app: App, room: str, text: str, user: str, kind: str, msg_id: str | Non
 @pass_app
 def read(app: App, room: str, user: str | None, after: str, last: int | None, limit: int) -> None:
     """Print messages of the chat ROOM in the order of their time."""
-    if last is not None and after:
-        raise click.UsageError("--after and --last exclude each other")
     with app.connect() as client:
         page = client.chat.read(room, user=user, after=after, newest=last is not None, limit=last or limit)
     if app.json:
@@ -204,7 +204,9 @@ def identity_put(app: App, user: str, file: Path) -> None:
     blob = sys.stdin.buffer.read(1_025) if str(file) == "-" else file.read_bytes()
     with app.connect() as client:
         stored = client.chat.put_identity(user, blob)
-    app.out.either({"stored": stored}, f"stored, {len(blob)} bytes" if stored else "not stored: a later one is there")
+    app.out.either(
+        {"stored": stored}, f"stored, {counted(len(blob), 'byte')}" if stored else "not stored: a later one is there"
+    )
 
 
 @identity.verb("get", examples="topicctl chat identity get ann > key.pub")

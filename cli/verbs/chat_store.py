@@ -13,6 +13,7 @@ from topicd.cli.ask import confirm
 from topicd.cli.exits import Exit
 from topicd.cli.show.human import count, duration, local_time, parse_age, size
 from topicd.cli.show.render import Column
+from topicd.words import counted
 
 TOKEN_ENV = "TOPICD_SYNC_TOKEN"
 
@@ -61,6 +62,7 @@ def digest(app: App, fresh: bool) -> None:
     topicctl chat sync tls://other:4001 --watch --every 30s
     topicctl chat sync tcp://127.0.0.1:4001 --method digest --json
     """,
+    needs=("--every --watch",),
 )
 @click.argument("target")
 @click.option("--token", metavar="TOKEN", help=f"With the scope sync, for the other store ({TOKEN_ENV}).")
@@ -96,7 +98,7 @@ def _say_sync(app: App, found: dict[str, Any]) -> None:
         return
     parts = [f"{one['sent']} sent, {one['received']} taken ({name})" for name, one in found["domains"].items()]
     how = "equal now" if found["equal"] else "not equal: somebody wrote meanwhile"
-    carried = f"{size(found['bytes_out'])} out, {size(found['bytes_in'])} in, {found['rounds']} requests"
+    carried = f"{size(found['bytes_out'])} out, {size(found['bytes_in'])} in, {counted(found['rounds'], 'request')}"
     app.out.text(f"{how}; {', '.join(parts)}; {carried}, {duration(found['seconds'])}")
 
 
@@ -109,7 +111,7 @@ def _say_sync(app: App, found: dict[str, Any]) -> None:
 )
 @click.option("--older-than", metavar="AGE", required=True, help="Messages older than this go: 90d, 12h.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @pass_app
 def retain(app: App, older_than: str, dry_run: bool, yes: bool) -> None:
     """Remove old messages for good; no other store brings them back."""
@@ -119,16 +121,17 @@ def retain(app: App, older_than: str, dry_run: bool, yes: bool) -> None:
     with app.connect() as client:
         if not dry_run and not yes:
             planned = client.chat.retain(older_than=age, dry_run=True)
-            confirm(f"Remove {count(planned['messages'])} messages of {count(planned['chats'])} chats?", yes)
+            confirm(f"remove {_messages(planned)} for good?", yes)
         found = client.chat.retain(older_than=age, dry_run=dry_run)
     if app.json:
         app.out.document(found)
         return
-    what = "would go" if dry_run else "are gone"
-    app.out.text(
-        f"{count(found['messages'])} messages of {count(found['chats'])} chats, {size(found['bytes'])}, {what}: "
-        f"all up to {local_time(found['cutoff_ms'])}"
-    )
+    what = "to be removed" if dry_run else "removed"
+    app.out.text(f"{what}: {_messages(found)}, {size(found['bytes'])}, all up to {local_time(found['cutoff_ms'])}")
+
+
+def _messages(found: dict[str, Any]) -> str:
+    return f"{counted(found['messages'], 'message')} of {counted(found['chats'], 'chat')}"
 
 
 @verb("verify", examples="topicctl chat verify")
@@ -149,7 +152,7 @@ def verify(app: App) -> int:
 
 
 @verb("rebuild", examples="topicctl chat rebuild --yes")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @pass_app
 def rebuild(app: App, yes: bool) -> None:
     """Make the store anew from its log and use that. Nobody notices but for a moment at the end."""

@@ -14,7 +14,16 @@ from topicd.cli.app import App, pass_app
 from topicd.cli.ask import confirm
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, did_you_mean
-from topicd.cli.options import PLACE, PLACE_RULE, filter_options, form_options, match_of
+from topicd.cli.options import (
+    FILTERS_APART,
+    FORMS_APART,
+    FORMS_NEED,
+    PLACE,
+    PLACE_RULE,
+    filter_options,
+    form_options,
+    match_of,
+)
 from topicd.cli.show.human import count, local_time
 from topicd.cli.show.render import Column
 from topicd.cli.topic_names import complete_topics, known_topic
@@ -81,6 +90,8 @@ def show(app: App, topic: str, name: str) -> None:
     topicctl consumer read orders billing --no-ack      # look without moving
     topicctl consumer read orders billing --follow
     """,
+    apart=(FILTERS_APART, FORMS_APART),
+    needs=(FORMS_NEED,),
 )
 @_TOPIC
 @_NAME

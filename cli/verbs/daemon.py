@@ -13,7 +13,11 @@ from topicd.cli.show.process import fullest_ring
 from topicd.cli.show.render import Column
 
 
-@verb("ping", examples="topicctl ping\ntopicctl ping --count 5\ntopicctl ping --timeout 2 || echo down")
+@verb(
+    "ping",
+    examples="topicctl ping\ntopicctl ping --count 5\ntopicctl ping --timeout 2 || echo down",
+    needs=("--interval --count",),
+)
 @click.option("--count", "times", type=click.IntRange(min=1), default=1, metavar="N", help="Ask N times.")
 @click.option("--interval", type=click.FloatRange(min=0), default=1.0, metavar="SECONDS", help="Pause between.")
 @pass_app

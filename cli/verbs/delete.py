@@ -9,7 +9,7 @@ import click
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.ask import confirm
-from topicd.cli.options import match_of
+from topicd.cli.options import FILTERS_APART, match_of
 from topicd.cli.show.human import count, records_word, size
 from topicd.cli.topic_names import complete_topics, known_topic
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
@@ -32,7 +32,7 @@ class Matching(NamedTuple):
     last_seq: int
 
 
-@verb("delete", examples=EXAMPLES)
+@verb("delete", examples=EXAMPLES, apart=(FILTERS_APART,))
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--before", type=click.IntRange(min=1), metavar="SEQ", help="Only records below this seq.")
 @click.option("--tag", metavar="TAG", help="Only records with that tag.")

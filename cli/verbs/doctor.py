@@ -22,6 +22,7 @@ from topicd.cli.show.human import size
 from topicd.cli.show.render import Column
 from topicd.errors import TopicdError
 from topicd.limits import MIB
+from topicd.words import counted
 
 FILES_MIN = 4_096
 DISK_MIN = 1024 * MIB
@@ -45,7 +46,7 @@ def doctor(app: App) -> int:
     else:
         colours = {"ok": "green", "note": "yellow", "wrong": "red"}
         rows = [(f.what, app.out.styled(f.state, colours[f.state]), f.text) for f in found]
-        app.out.table([Column("looked at"), Column("state"), Column("found", shrink=True)], rows)
+        app.out.table([Column("looked at"), Column("state"), Column("found", wrap=True)], rows)
         for finding in found:
             if finding.state != "ok" and finding.advice:
                 app.out.text(f"{finding.what}: {finding.advice}")
@@ -115,7 +116,8 @@ def daemon(app: App, running: dict[str, Any]) -> Iterator[Finding]:
     if away:
         yield Finding("daemon", "wrong", f"does not serve: {', '.join(away)}", "`topicctl status` says more")
     else:
-        yield Finding("daemon", "ok", f"{len(status['processes'])} processes serve, ping {took * 1000:.2f} ms")
+        serving = counted(len(status["processes"]), "process", "processes")
+        yield Finding("daemon", "ok", f"{serving} serving, ping {took * 1000:.2f} ms")
     theirs = str(status.get("version", __version__))
     if theirs != __version__:
         yield Finding(
@@ -180,7 +182,7 @@ def files(pid: int) -> Finding:
     except (OSError, ValueError):
         pass
     enough = soft >= FILES_MIN or soft == resource.RLIM_INFINITY
-    text = f"{whose} may open {'any number of' if soft == resource.RLIM_INFINITY else soft} files"
+    text = f"{whose} may open {'any number of files' if soft == resource.RLIM_INFINITY else counted(soft, 'file')}"
     return Finding(
         "ulimit", "ok" if enough else "wrong", text, "" if enough else f"ulimit -n {FILES_MIN}, or LimitNOFILE="
     )

@@ -11,7 +11,7 @@ import click
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import CliError, Exit
-from topicd.cli.show.human import count, duration
+from topicd.cli.show.human import duration, records_word
 from topicd.cli.show.progress import Bar
 from topicd.cli.topic_names import complete_topics
 from topicd.client.core.encode import encode
@@ -72,7 +72,7 @@ def import_channel(app: App, directory: Path, topic: str) -> None:
                     drain.store(client, {topic: (frames, len(payloads))}, end)
                     receiver.ack(len(payloads))
                     stored += len(payloads)
-                    bar.advance(end - before, f"{stored:,} records")
+                    bar.advance(end - before, records_word(stored))
             finally:
                 drain.close()
     _summary(app, topic, stored, monotonic() - began)
@@ -110,6 +110,6 @@ def _summary(app: App, topic: str, stored: int, seconds: float) -> None:
     if app.json:
         app.out.document({"topic": topic, "count": stored, "seconds": round(seconds, 6)})
     elif stored:
-        app.out.text(f"{topic}: {count(stored)} records in {duration(seconds)}")
+        app.out.text(f"{topic}: {records_word(stored)} in {duration(seconds)}")
     else:
         app.out.text("nothing to import: everything is in the topic already")

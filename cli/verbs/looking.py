@@ -51,8 +51,8 @@ def connections(app: App) -> None:
         app.out.document([asdict(row) for row in found])
         return
     columns = [
-        *(Column("shard", right=True), Column("who", shrink=True), Column("client", rank=1), Column("token", rank=1)),
-        *(Column("since"), Column("in", right=True), Column("out", right=True), Column("watches", shrink=True)),
+        *(Column("shard", right=True), Column("who"), Column("client", rank=1), Column("token", rank=1)),
+        *(Column("since", rank=1), Column("in", right=True), Column("out", right=True), Column("watches", shrink=True)),
     ]
     rows = []
     for row in found:

@@ -52,7 +52,7 @@ def list_pipelines(app: App) -> None:
     if app.json:
         app.out.document([{"name": name, "help": text} for name, text in PIPELINES.items()])
     else:
-        app.out.table([Column("pipeline"), Column("what it does")], PIPELINES.items())
+        app.out.table([Column("pipeline"), Column("what it does", wrap=True)], PIPELINES.items())
 
 
 def spark_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,6 +66,7 @@ def spark_options(function: Callable[..., Any]) -> Callable[..., Any]:
     topicctl pipeline run archive orders audit --to /backup/topics
     topicctl pipeline run archive 'orders.*' --to /backup/topics --then-delete --yes
     """,
+    needs=("--yes --then-delete",),
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option("--to", required=True, type=_DIRECTORY, metavar="DIR", help="The archive; made if it is not there.")
@@ -92,6 +93,7 @@ def archive(
     topicctl pipeline run restore /backup/topics --topic orders=orders.restored
     topicctl pipeline run restore events.csv --into events --data payload --tag kind
     """,
+    apart=("--into --topic-column",),
 )
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("--topic", "topics", multiple=True, metavar="A[=B]", help="Only topic A, into B; may be repeated.")
@@ -196,6 +198,7 @@ def rollup(
     topicctl pipeline run dedup orders --by 'json:$.id' --plan repeated.ndjson
     topicctl pipeline run dedup states --by tag --keep last --apply --yes
     """,
+    needs=("--yes --apply",),
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option("--by", default="data", metavar="KEY", help="data, tag or json:$.path [data].")

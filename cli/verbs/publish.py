@@ -35,7 +35,7 @@ topicctl publish images --from-file logo.png --raw    # the whole file as one re
 """
 
 
-@verb("publish", examples=EXAMPLES)
+@verb("publish", examples=EXAMPLES, apart=("--lines --ndjson --raw",))
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("data", required=False)
 @click.option("--from-file", "-f", type=click.Path(), metavar="FILE", help="Take records from a file; - is stdin.")
@@ -118,6 +118,7 @@ def _publish_all(
     labels: dict[str, str | None],
     meta: dict[str, Any] | None,
 ) -> None:
+    from topicd.cli.show.human import records_word
     from topicd.cli.show.progress import Bar
     from topicd.cli.sources import envelope, lines, pieces
 
@@ -134,15 +135,14 @@ def _publish_all(
                 for piece in pieces(records, most, most_bytes, beside):
                     done = client.publish_many(topic, piece, tag=labels["tag"], node=labels["node"])
                     first, last, stored = first or done.first_seq, done.last_seq, stored + done.count
-                bar.advance(consumed, f"{stored:,} records")
+                bar.advance(consumed, records_word(stored))
         except (TopicdError, CliError) as exc:
             error = as_cli_error(exc) if isinstance(exc, TopicdError) else exc
-            what = "1 record before it was" if stored == 1 else f"{stored:,} records before it were"
-            before = f"; {what} stored, up to seq {last}" if stored else ""
+            before = f"; {records_word(stored)} stored before it, up to seq {last}" if stored else ""
             raise CliError(error.message + before, error.exit_code, error.hint) from exc
         except KeyboardInterrupt:
-            what = "1 record was" if stored == 1 else f"{stored:,} records were"
-            click.echo(f"\ninterrupted: {what} stored{f', up to seq {last}' if stored else ''}", err=True)
+            upto = f", up to seq {last}" if stored else ""
+            click.echo(f"\ninterrupted: {records_word(stored)} stored{upto}", err=True)
             raise
         _summary(app, topic, first, last, stored, time.monotonic() - began)
         if stored:

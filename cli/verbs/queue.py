@@ -15,7 +15,7 @@ import click
 from topicd.cli.app import App, pass_app
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, Lazy
-from topicd.cli.options import SPAN
+from topicd.cli.options import MOMENT, SPAN
 from topicd.cli.show.human import count, local_time, printable, printable_text
 from topicd.cli.show.queues import COLUMNS, all_stats, mode_text, oldest, row
 from topicd.cli.show.render import Column
@@ -24,6 +24,7 @@ from topicd.cli.verbs.publish import parse_meta
 from topicd.cli.verbs.topic import parse_config
 from topicd.errors import NotAQueue
 from topicd.limits import CLAIM_MAX
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from topicd.client.blocking.client import Client
@@ -68,7 +69,7 @@ def known_queue(client: Client, name: str) -> Iterator[None]:
     examples="""
     topicctl queue create thumbs
     topicctl queue create thumbs --lease 30s --max-deliveries 5 --dead-letter thumbs.dead
-    topicctl queue create mails durability=fsync rate_per_s=20 keep_done_ms=86400000
+    topicctl queue create mails durability=fsync rate_per_s=20 keep_done=1d
     """,
 )
 @NAME
@@ -80,7 +81,10 @@ def known_queue(client: Client, name: str) -> Iterator[None]:
 @pass_app
 def create(app: App, /, name: str, settings: tuple[str, ...], **options: Any) -> None:
     """Create QUEUE, or change the given fields of one that exists. FIELD=VALUE as in `topicctl topic config`."""
-    given = {**parse_config(settings), **{field: value for field, value in options.items() if value is not None}}
+    fields_given, by_option = parse_config(settings), {f: value for f, value in options.items() if value is not None}
+    if twice := fields_given.keys() & by_option.keys():
+        raise click.UsageError(f"{min(twice)} is given twice")
+    given = fields_given | by_option
     with app.connect() as client:
         config = client.queue(name).configure(**given)
     if app.json:
@@ -117,12 +121,13 @@ def list_queues(app: App, prefix: str) -> None:
     cat mail.json | topicctl queue put mails -              # the whole of stdin as one job
     seq 100 | topicctl queue put numbers - --lines          # a job per line
     """,
+    apart=("--delay --at", "--lines --unique", "--lines --meta"),
 )
 @NAME
 @click.argument("data")
 @click.option("--lines", is_flag=True, help="A job per line of stdin.")
 @click.option("--delay", "delay_ms", type=SPAN, metavar="TIME", help="Not before so much from now.")
-@click.option("--at", "ready_at", type=click.DateTime(), help="Not before that time (local).")
+@click.option("--at", "ready_at", type=MOMENT, metavar="TIME", help="Not before that time, like 2027-01-31T12:00.")
 @click.option("--priority", type=click.IntRange(0, 9), metavar="0-9", help="9 goes first; 4 is the default.")
 @click.option("--group", metavar="TEXT", help="Groups are served in turn.")
 @click.option("--unique", metavar="KEY", help="No second job while one with this key is there.")
@@ -143,9 +148,9 @@ def put(
     """Put a job into QUEUE, which is created if there is none. DATA of - is stdin."""
     labels = parse_meta(meta)
     if ready_at is not None:
-        how["ready_at"] = ready_at.astimezone()
-    if lines and (data != "-" or how["unique"] or labels):
-        raise click.UsageError("--lines reads jobs from -, and goes neither with --unique nor with --meta")
+        how["ready_at"] = ready_at
+    if lines and data != "-":
+        raise click.UsageError("--lines reads jobs from stdin: DATA is - then")
     content = sys.stdin.buffer.read() if data == "-" else os.fsencode(data)
     with app.connect() as client, known_queue(client, name):
         jobs = client.queue(name)
@@ -161,7 +166,7 @@ def put(
 def _put_lines(app: App, jobs: Queue, lines: list[bytes], tag: str | None, how: dict[str, Any]) -> None:
     how.pop("unique")
     total = jobs.put_many(lines, tag=tag, **how).count if lines else 0
-    app.out.either({"queue": jobs.name, "count": total}, f"{count(total)} jobs")
+    app.out.either({"queue": jobs.name, "count": total}, counted(total, "job"))
 
 
 # ---- looking ----
@@ -192,7 +197,7 @@ def show_stats(app: App, name: str) -> None:
             ("released", count(stats.released)),
             ("expired", count(stats.expired)),
             ("dead letters", count(stats.dead_lettered) + _dead_place(stats)),
-            ("workers", f"{count(stats.workers)} streams, {count(stats.claims)} claims that wait"),
+            ("workers", f"{counted(stats.workers, 'stream')}, {counted(stats.claims, 'waiting claim')}"),
             ("groups", count(stats.groups)),
             ("unique keys", count(stats.unique_keys)),
         ]

@@ -15,6 +15,7 @@ from topicd.cli.groups import Group
 from topicd.cli.show.human import count, local_time, printable, printable_text
 from topicd.cli.show.render import Column
 from topicd.cli.verbs.queue import NAME, SHOWN, opened
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from topicd.client.blocking.queue import Queue
@@ -124,7 +125,7 @@ def _seqs(
     jobs: Queue, seqs: tuple[int, ...], everything: bool, where: tuple[tuple[str, str, str], ...]
 ) -> list[int] | None:
     """None: all."""
-    if sum((bool(seqs), everything, bool(where))) != 1:
+    if not (seqs or everything or where):
         raise click.UsageError("name SEQs, or --where what is meant, or --all")
     if everything:
         return None
@@ -142,6 +143,7 @@ _ALL = click.option("--all", "everything", is_flag=True, help="All of this queue
     topicctl queue dead redrive thumbs --where reason~timeout
     topicctl queue dead redrive thumbs --all
     """,
+    apart=("SEQ --where --all",),
 )
 @NAME
 @_SEQS
@@ -157,7 +159,7 @@ def redrive(
         _say(app, name, jobs.redrive(wanted), "redriven")
 
 
-@dead.verb("discard", examples="topicctl queue dead discard thumbs 17 --yes")
+@dead.verb("discard", examples="topicctl queue dead discard thumbs 17 --yes", apart=("SEQ --where --all",))
 @NAME
 @_SEQS
 @_WHERE
@@ -170,7 +172,7 @@ def discard(
     """Delete dead letters of QUEUE for good."""
     with opened(app, name) as jobs:
         wanted = _seqs(jobs, seqs, everything, where)
-        what = "all dead letters" if wanted is None else f"{count(len(wanted))} dead letters"
+        what = "all dead letters" if wanted is None else counted(len(wanted), "dead letter")
         confirm(f"delete {what} of {name!r}?", yes)
         _say(app, name, jobs.discard(wanted), "discarded")
 

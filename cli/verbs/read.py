@@ -9,7 +9,7 @@ import click
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import CliError, Exit, exit_of, hint_of
-from topicd.cli.options import PLACE, PLACE_RULE, filter_options, form_options, match_of
+from topicd.cli.options import FILTERS_APART, FORMS_NEED, PLACE, PLACE_RULE, filter_options, form_options, match_of
 from topicd.cli.topic_names import complete_topics, known_topic
 from topicd.errors import StorageCorrupt
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
@@ -35,7 +35,13 @@ topicctl tail orders                                  # the last ten, then what 
 """
 
 
-@verb("read", examples=EXAMPLES)
+APART = (
+    *("--from --last", "--until --follow", FILTERS_APART, "--data --raw --format --json"),
+    *(f"--meta-only {other}" for other in ("--data", "--raw", "--format", "--grep", "--follow")),
+)
+
+
+@verb("read", examples=EXAMPLES, apart=APART, needs=(FORMS_NEED,))
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option("--from", "start", type=PLACE, metavar="PLACE", help=f"Where to begin: {PLACE_RULE} [default: earliest].")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Begin N records before the end.")
@@ -73,7 +79,6 @@ def read(
 
     if grep is not None and limit is not None:
         raise click.UsageError("--limit counts what is read, not what --grep leaves; `| head -n N` counts lines")
-    _check_together(app, start, last, until, layout, meta_only, form, parse, follow)
     with app.connect() as client:
         names = expanded(client, topics)
         if follow and len(names) > 1:
@@ -95,32 +100,6 @@ def read(
                         follow_on(events, printer, left)
 
 
-def _check_together(
-    app: App,
-    start: object,
-    last: object,
-    until: object,
-    layout: str | None,
-    meta_only: bool,
-    form: str | None,
-    parse: bool,
-    follow: bool,
-) -> None:
-    """No option is silently ignored."""
-    if start is not None and last is not None:
-        raise click.UsageError("--from and --last exclude each other")
-    if meta_only and (form or follow):
-        raise click.UsageError("--meta-only does not go with --data, --raw or --follow")
-    if until is not None and follow:
-        raise click.UsageError("--until ends what --follow goes on with: choose one")
-    if parse and not app.json:
-        raise click.UsageError("--parse goes with --json")
-    if app.json and (form or layout):
-        raise click.UsageError(f"--json does not go with {'--format' if layout else f'--{form}'}")
-    if layout and (form or meta_only):
-        raise click.UsageError("--format does not go with --data, --raw or --meta-only")
-
-
 def expanded(client: Client, given: tuple[str, ...]) -> list[str]:
     """Names, with each pattern replaced by the topics that it means now."""
     found: list[str] = []
@@ -139,6 +118,8 @@ def expanded(client: Client, given: tuple[str, ...]) -> list[str]:
 @verb(
     "tail",
     examples="topicctl tail orders\ntopicctl tail orders --last 100 --no-follow\ntopicctl tail orders --grep error",
+    apart=(FILTERS_APART, "--data --raw --format --json"),
+    needs=(FORMS_NEED,),
 )
 @click.argument("topic", shell_complete=complete_topics)
 @click.option(

@@ -14,7 +14,7 @@ from topicd.cli.app import App, pass_app
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, did_you_mean
 from topicd.cli.show import graph as drawing
-from topicd.cli.show.human import count
+from topicd.cli.show.human import count, records_word
 from topicd.cli.show.render import Column
 from topicd.cli.topic_names import complete_topics
 from topicd.errors import RouterCycle, RouterNotFound
@@ -56,6 +56,7 @@ class Sample(click.ParamType[int]):
     topicctl router create eu --from orders --to orders.eu --filter 'eu:*' --set-tag 'copy:{tag}'
     topicctl router create probe --from orders --to probe --sample 1/100
     """,
+    apart=("--set-tag --drop-tag", "--set-node --drop-node"),
 )
 @_NAME
 @click.option("--from", "source", required=True, metavar="TOPIC", shell_complete=complete_topics, help="Copied from.")
@@ -147,7 +148,7 @@ def show(app: App, name: str) -> None:
     if app.json:
         app.out.document(asdict(one))
         return
-    behind = f"{count(one.lag or 0)} records"
+    behind = records_word(one.lag or 0)
     if one.lag_ms:
         behind += f", for {one.lag_ms / 1000:.1f} s"
     app.out.fields(
@@ -181,7 +182,11 @@ def delete(app: App, name: str) -> None:
     app.out.either({"router": name, "deleted": True}, f"router {name} deleted")
 
 
-@router.verb("graph", examples="topicctl router graph\ntopicctl router graph --dot | dot -Tsvg > routers.svg")
+@router.verb(
+    "graph",
+    examples="topicctl router graph\ntopicctl router graph --dot | dot -Tsvg > routers.svg",
+    apart=("--dot --mermaid --json",),
+)
 @click.option("--dot", "form", flag_value="dot", help="For Graphviz.")
 @click.option("--mermaid", "form", flag_value="mermaid", help="For Markdown.")
 @pass_app

@@ -11,9 +11,10 @@ from topicd.cli.app import App, pass_app
 from topicd.cli.ask import confirm
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group
-from topicd.cli.show.human import count, duration, parse_age, size
+from topicd.cli.show.human import count, duration, parse_age, records_word, size
 from topicd.cli.show.render import Column
 from topicd.clock import SystemClock
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from topicd.client.staging.stages import Abandoned
@@ -97,7 +98,7 @@ def finish(app: App, query: str | None) -> None:
         app.out.table(_FINISHED, [(*_left_row(one.commit), one.error or "published") for one in done])
     if refused := sum(one.error is not None for one in done):
         hint = "mend what they say and finish again, or give one up with `topicctl stages abandon`"
-        raise CliError(f"{refused} of {len(done)} commits are still unfinished", Exit.FAILED, hint)
+        raise CliError(f"not finished: {refused} of {counted(len(done), 'commit')}", Exit.FAILED, hint)
 
 
 @stages.verb(
@@ -127,7 +128,7 @@ def abandon(app: App, query: str, keep: bool, yes: bool) -> None:
             )
         what = "keep what was published" if keep else "delete what was published"
         records = sum(one.records for one in left)
-        confirm(f"give up {len(left)} commits with {count(records)} records, and {what}?", yes)
+        confirm(f"give up {counted(len(left), 'commit')} with {records_word(records)}, and {what}?", yes)
         parts = sweep.abandon(client, query, take_back=not keep)
     if app.json:
         app.out.document([part._asdict() for part in parts])
@@ -142,6 +143,8 @@ def abandon(app: App, query: str, keep: bool, yes: bool) -> None:
     topicctl stages drop --expired --older-than 1h
     topicctl stages drop 3fa2b6c09d11e5a47c80f2d9 --yes  # everything that query has not committed
     """,
+    apart=("KEY --expired",),
+    needs=("--older-than --expired",),
 )
 @click.argument("key", required=False)
 @click.option("--expired", is_flag=True, help="Those that are idle for --older-than.")
@@ -155,7 +158,7 @@ def drop(app: App, key: str | None, expired: bool, older_than: str, yes: bool) -
     """
     from topicd.client.staging import sweep
 
-    if expired == (key is not None):
+    if key is None and not expired:
         raise click.UsageError("say which: --expired or the key of a query (`topicctl stages list` shows them)")
     age = parse_age(older_than)
     if age is None:
@@ -167,11 +170,11 @@ def drop(app: App, key: str | None, expired: bool, older_than: str, yes: bool) -
             if not mine:
                 hint = "`topicctl stages list` shows what there is"
                 raise CliError(f"no stage of {key!r} is undecided", Exit.NOT_FOUND, hint)
-            confirm(f"drop {len(mine)} stages of {key}, which may still be written to?", yes)
+            confirm(f"drop {counted(len(mine), 'stage')} of {key}, still open to writers?", yes)
             sweep.drop(client, mine)
         else:
             mine = sweep.drop_expired(client, now, int(age.total_seconds() * 1000))
-    app.out.either([asdict(one) for one in mine], f"dropped {len(mine)} stages")
+    app.out.either([asdict(one) for one in mine], f"dropped {counted(len(mine), 'stage')}")
 
 
 def _row(one: StageInfo) -> tuple[str, ...]:

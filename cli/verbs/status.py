@@ -8,7 +8,7 @@ import click
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import Exit
-from topicd.cli.show.human import count, duration, size
+from topicd.cli.show.human import count, duration, records_word, size
 from topicd.cli.show.pressure import INPUT_COLUMNS, STEP_COLUMNS, input_row, pressure_line, step_row
 from topicd.cli.show.process import note, troubles
 from topicd.cli.show.queues import COLUMNS as QUEUE_COLUMNS
@@ -78,7 +78,7 @@ def headline(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("instance", f"{status['instance']}, run {status['run']}"),
         ("topics", count(total["topics"])),
         ("stored", size(total["stored_bytes"])),
-        ("appended", f"{count(total['records'])} records since the start"),
+        ("appended", f"{records_word(total['records'])} since the start"),
         ("connections", count(total["sessions"])),
         ("pressure", pressure_line(status.get("pressure") or {})),
     ]

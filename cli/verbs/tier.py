@@ -82,7 +82,7 @@ def recall(app: App, topic: str, no_wait: bool) -> int:
     """Bring all segments of TOPIC back to the fast disk, plain, and keep them there.
 
     They stay because its hot_retain_segments and hot_retain_bytes are set to 0. To let them go again:
-    `topicctl topic configure TOPIC hot_retain_segments=none hot_retain_bytes=none`.
+    `topicctl topic config TOPIC hot_retain_segments=none hot_retain_bytes=none`.
     """
     with app.connect() as client, known_topic(client, topic):
         client.state(topic, touch=False)  # one that is not there is not created

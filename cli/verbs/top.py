@@ -27,6 +27,7 @@ VIEWS = ("process", "topic", "consumer")  # their first letters are the keys tha
 @verb(
     "top",
     examples="topicctl top\ntopicctl top --by consumer\ntopicctl top --by topic --once\ntopicctl top --json --count 60",
+    apart=("--once --count", "--by --json"),
 )
 @click.option(
     "--by",
@@ -47,8 +48,6 @@ def top(app: App, by: str, interval: float, once: bool, pictures: int | None) ->
     Of each delivery shard the 20 topics written last and the 20 named consumers furthest behind are known. With --json,
     one object per interval with all of it.
     """
-    if app.json and by != "process":
-        raise CliError("--by has no effect with --json", Exit.USAGE, "each object has processes, topics and consumers")
     pictures, view = 1 if once else pictures, _View(by)
     with app.connect() as client:
         looks = _looks(client, interval, pictures, view)

@@ -20,6 +20,7 @@ from topicd.limits import MAX_SEQ
 from topicd.model import TopicConfig
 from topicd.topic_fields import ALIASES, HELP, plain_name, typed_value
 from topicd.values import format_ms, format_size
+from topicd.words import counted
 
 topic = Group("topic", help="List, show, create, configure, copy and delete topics.", no_args_is_help=True)
 
@@ -90,13 +91,15 @@ def list_topics(app: App, prefix: str, limit: int | None, internal: bool) -> Non
             Column("durability"),
         ]
         rows = [
-            (t.topic, count(t.count), size(t.bytes), str(t.earliest_seq), str(t.head_seq), t.durability) for t in found
+            (t.topic, count(t.count), size(t.bytes), count(t.earliest_seq), count(t.head_seq), t.durability)
+            for t in found
         ]
         app.out.table(columns, rows)
 
 
 def _compacted(done: dict[str, int]) -> str:
-    return f"through {done['through_seq']}, {count(done['deleted'])} records deleted, {count(done['left'])} seqs to go"
+    gone, left = records_word(done["deleted"]), counted(done["left"], "seq")
+    return f"through {done['through_seq']}, {gone} deleted, {left} to go"
 
 
 @topic.verb("show", examples="topicctl topic show orders")

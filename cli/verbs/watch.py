@@ -13,7 +13,16 @@ import click
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import CliError, Exit
-from topicd.cli.options import PLACE, PLACE_RULE, filter_options, form_options, match_of
+from topicd.cli.options import (
+    FILTERS_APART,
+    FORMS_APART,
+    FORMS_NEED,
+    PLACE,
+    PLACE_RULE,
+    filter_options,
+    form_options,
+    match_of,
+)
 from topicd.cli.topic_names import complete_topics, near_topics
 from topicd.cli.verbs.read import follow_on
 from topicd.errors import InvalidRequest, TopicNotFound
@@ -34,7 +43,7 @@ topicctl watch orders --tag-prefix eu/ --limit 1
 """
 
 
-@verb("watch", examples=EXAMPLES)
+@verb("watch", examples=EXAMPLES, apart=(FILTERS_APART, FORMS_APART), needs=(FORMS_NEED,))
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option(
     "--from",
@@ -69,6 +78,8 @@ def watch(
     from topicd.cli.show.records import RecordPrinter
 
     names, patterns = simplified(topics)
+    if create and not names:
+        raise click.UsageError("--create is for names; patterns find topics that are created later by themselves")
     several = bool(patterns) or len(names) > 1
     printer = RecordPrinter(app.out, form or "line", with_topic=several, parse=parse)
     given: dict[str, Any] = {"match": match_of(tag, tag_prefix), "exclude_nodes": list(nodes) or None}

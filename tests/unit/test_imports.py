@@ -35,6 +35,7 @@ VOCABULARY = (
     "topicd.tokens",
     "topicd.topic_fields",
     "topicd.values",
+    "topicd.words",
 )
 DISK = ("topicd.disk",)
 IPC = ("topicd.ipc",)

@@ -13,6 +13,7 @@ from topicd.shards.delivery.queues.lanes import Lane
 from topicd.shards.delivery.queues.service import QueueService
 from topicd.shards.delivery.queues.takers import WaitingClaim
 from topicd.shards.delivery.reading.filters import NO_FILTER
+from topicd.words import counted
 
 _SHOWN = 1_000  # jobs of one state that a peek sorts through
 
@@ -199,7 +200,7 @@ def _queue_stops(service: QueueService) -> list[str]:
     if service.tools.draining:
         found.append("the daemon is stopping")
     if config.max_in_flight and jobs.in_flight >= config.max_in_flight:
-        found.append(f"{jobs.in_flight} jobs are in flight, max_in_flight is {config.max_in_flight}")
+        found.append(f"in flight: {counted(jobs.in_flight, 'job')}, max_in_flight is {config.max_in_flight}")
     now = service.tools.clock.now_ms()
     if config.rate_per_s and not service.handing.rate.room(now, config.rate_per_s):
         wait = service.handing.rate.free_at(config.rate_per_s) - now
@@ -222,7 +223,7 @@ def _because(service: QueueService, seq: int, found: str, row: dict[str, Any]) -
     if found == "in_flight":
         return [f"{row['node']} holds it under lease {row['lease']} for another {row['deadline'] - now} ms"]
     if found == "delayed":
-        tries = f", it was tried {row['deliveries']} times" if row["deliveries"] else ""
+        tries = f", it was tried {counted(row['deliveries'], 'time')}" if row["deliveries"] else ""
         return [f"it is not to run before {row['ready_at']}, in {row['ready_at'] - now} ms{tries}"]
     if seq in jobs.damaged:
         return ["its record cannot be read: the storage is damaged"]
@@ -233,7 +234,7 @@ def _group_stops(service: QueueService, lane: Lane) -> list[str]:
     config, group = service.topic.config, lane.group
     if group.parked_until == 0:
         most = config.group_max_in_flight
-        return [f"{group.in_flight} jobs of group {group.name} are in flight, group_max_in_flight is {most}"]
+        return [f"in flight: {counted(group.in_flight, 'job')} of group {group.name}, group_max_in_flight is {most}"]
     if group.parked_until > 0:
         wait = group.parked_until - service.tools.clock.now_ms()
         return [f"group_rate_per_s is {config.group_rate_per_s}: {group.name} may go on in {max(wait, 0)} ms"]
@@ -246,7 +247,7 @@ def _before(service: QueueService, seq: int) -> list[str]:
     lane = jobs.lane_of(seq)
     higher = sum(band.ready for band in jobs.lanes.bands if band.priority > lane.band.priority)
     same = sum(min(last, seq - 1) - first + 1 for first, last in lane.fresh if first < seq) + len(lane.back)
-    found = [f"{higher} jobs of a higher priority go first"] if higher else []
+    found = [f"first comes: {counted(higher, 'job')} of a higher priority"] if higher else []
     if same > (1 if lane.back else 0):
-        found.append(f"about {same} jobs of its own kind go first")
+        found.append(f"first comes: about {counted(same, 'job')} of its own kind")
     return found or ["it is the next one"]

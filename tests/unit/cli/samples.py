@@ -66,14 +66,14 @@ def dlv(number: int, records: int, **changes: Any) -> dict[str, Any]:
         "topics": 12,
         "top_topics": [
             [f"orders-{number}", records, records // 2, records * 60, 500, 12_000 + number],
-            ["audit", 100, 100, 6_000, -10, 0],
+            [f"audit-{number}", 100, 100, 6_000, -10, 0],
         ],
         "consumers": 3,
         "consumer_lag": 14_000,
         "top_consumers": [
             [f"orders-{number}", "billing", records - 12_000 - number, 12_000 + number],
             [f"orders-{number}", "search", records - 2_000_000 + records, 2_000_000 - records],
-            ["audit", "archive", 100, 0],
+            [f"audit-{number}", "archive", 100, 0],
         ],
     }
     return process(f"dlv-{number:02d}", 3000 + number, stats={**stats, **changes}, cpu=71.0)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from topicd.limits import MIB
+from topicd.words import counted
 
 GIB = 1_024 * MIB
 BAD, WARN, NOTE = "bad", "warn", "note"
@@ -63,9 +64,12 @@ def _of_process(process: dict[str, Any]) -> list[Problem]:
     if stats.get("read_only"):
         found.append(Problem(BAD, f"{name} is read-only: the disk failed and its file takes no more writes", where))
     elif stats.get("failures"):
-        found.append(Problem(WARN, f"{name}: {stats['failures']} writes or syncs failed", where))
+        failed = counted(stats["failures"], "write or sync", "writes or syncs")
+        found.append(Problem(WARN, f"{name}: {failed} failed", where))
     if stats.get("damage"):
-        found.append(Problem(BAD, f"{name}: {stats['damage']} places cannot be read; run topicctl fsck", where))
+        found.append(
+            Problem(BAD, f"{name}: {counted(stats['damage'], 'place')} cannot be read; run topicctl fsck", where)
+        )
     if stats.get("snapshot_failing"):
         found.append(Problem(BAD, f"{name}: snapshots fail, so the log of the disk keeps growing", where))
     capacity = stats.get("ring_capacity")
@@ -73,7 +77,7 @@ def _of_process(process: dict[str, Any]) -> list[Problem]:
         found.append(Problem(WARN, f"{name}: a ring is almost full, writes wait for the disk", where))
     if stats.get("lagging"):
         lagging = stats["lagging"]
-        found.append(Problem(NOTE, f"{name}: {lagging} subscribed topics have no room for what comes", where))
+        found.append(Problem(NOTE, f"{name}: no room for what comes to {counted(lagging, 'subscribed topic')}", where))
     for queue, how, by, reason in stats.get("stopped_queues") or []:
         itself = by == "breaker"
         text = f"queue {queue} " + ("stopped itself" if itself else f"is {how}") + (f": {reason}" if reason else "")
@@ -107,7 +111,7 @@ def _ending(what: str, name: str, ends_ms: int, now_ms: int) -> Problem:
     days = (ends_ms - now_ms) / 86_400_000
     if days < 0:
         return Problem(BAD, f"the {what} {name} has ended", link("now"))
-    return Problem(BAD if days < 2 else WARN, f"the {what} {name} ends in {days:.0f} days", link("now"))
+    return Problem(BAD if days < 2 else WARN, f"the {what} {name} ends in {counted(round(days), 'day')}", link("now"))
 
 
 def _consumers(rows: list[dict[str, Any]], now_ms: int) -> list[Problem]:
@@ -118,5 +122,5 @@ def _consumers(rows: list[dict[str, Any]], now_ms: int) -> list[Problem]:
             minutes = (now_ms - row["updated_ts"]) / 60_000
             found.append(Problem(WARN, f"{who} has acknowledged nothing for {minutes:.0f} min, {lag:,} behind", where))
         elif lag > LAG_RECORDS:
-            found.append(Problem(WARN, f"{who} is {lag:,} records behind", where))
+            found.append(Problem(WARN, f"{who} is {counted(lag, 'record')} behind", where))
     return found

@@ -122,6 +122,13 @@ def test_no_width_breaks_a_table(ctl: Ctl, server: FakeServer, width: int) -> No
     assert max(map(len, screen(status(0), status(1), width).splitlines())) <= width
 
 
+@pytest.mark.parametrize("width", [24, 38, 60, 80, 120])
+def test_no_figure_of_top_is_cut(width: int) -> None:
+    text = screen(status(0), status(2), width)
+    for figure in ("50.0k/s", "7.6 MiB/s", "240.3 MiB", "136.7 KiB", "≤6.4 ms", "8.0 KiB"):
+        assert figure in text
+
+
 @pytest.mark.parametrize(
     ("share", "picture"), [(0, "········"), (0.25, "██······"), (0.3, "██▍·····"), (1, "████████"), (7, "████████")]
 )

@@ -119,7 +119,7 @@ def test_an_error_in_the_middle_says_what_was_stored(ctl: Ctl, server: FakeServe
     server.fault = full
     done = ctl("publish", "orders", "-", input="x\n" * 15_000)
     assert done.exit_code == 5
-    assert "orders is full; 10,000 records before it were stored, up to seq 10000" in done.stderr
+    assert "orders is full; 10,000 records stored before it, up to seq 10000" in done.stderr
 
 
 def test_empty_input_stores_nothing_and_says_so(ctl: Ctl, server: FakeServer) -> None:

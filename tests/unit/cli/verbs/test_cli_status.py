@@ -125,7 +125,7 @@ def test_top_knows_how_fast_consumers_catch_up(ctl: Ctl, server: FakeServer) -> 
     answer_status(server, status(0), status(1))
     line = json.loads(ctl("top", "--json", "--count", "1", "--interval", "0.1").stdout)
     found = {(one["topic"], one["consumer"]): one for one in line["consumers"]}
-    assert len(found) == 5  # two shards, one topic of both
+    assert len(found) == 6
     search, billing = found["orders-0", "search"], found["orders-0", "billing"]
     assert (billing["acked_s"], billing["lag"], billing["lag_s"]) == (25_000, 12_000, 0)
     assert (search["acked_s"], search["lag_s"]) == (50_000, -25_000)

@@ -31,7 +31,7 @@ def test_why_a_job_does_not_run(hands: Hands) -> None:
     hands.put(delay_ms=500)
     assert "in 500 ms" in because(hands, 4)
     hands.put(priority=9)
-    assert "1 jobs of a higher priority" in because(hands, 2)
+    assert "1 job of a higher priority" in because(hands, 2)
     hands.done(hands.claim(1))
     assert hands.why(5)["state"] == "gone"
 
