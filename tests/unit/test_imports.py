@@ -25,6 +25,7 @@ VOCABULARY = (
     "topicd.frames",
     "topicd.identity",
     "topicd.limits",
+    "topicd.lists",
     "topicd.metrics",
     "topicd.model",
     "topicd.paths",

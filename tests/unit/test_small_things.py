@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+import topicd
+from tests.support.fakeserver import FakeServer
 from tests.unit.cli.kit import run
 from tests.unit.cli.test_cli_program import VERBS
 from topicd.cli.main import root_command
 from topicd.cli.show.human import records_word
 from topicd.cli.show.render import Column, fitted
-from topicd.client.core.encode import check_list
+from topicd.client.core.held import merged
+from topicd.client.core.settling import Redriving
 from topicd.errors import InvalidRequest
+from topicd.filechannel import FileChannel
 from topicd.words import counted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,7 +138,60 @@ def test_lists_of_commands_are_not_cut_off() -> None:
 # ---- lists ----
 
 
-@pytest.mark.parametrize("wrong", ["abc", b"abc", {"a": 1}])
-def test_one_value_is_no_list_of_records(wrong: object) -> None:
-    with pytest.raises(InvalidRequest, match="a list of records is needed"):
-        check_list(wrong)
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as running:
+        yield running
+
+
+WRONG = ["abc", b"abc", bytearray(b"abc"), memoryview(b"abc"), {"a": 1}]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: type(wrong).__name__)
+def test_one_value_is_no_list(wrong: Any, server: FakeServer, tmp_path: Path) -> None:
+    """Bytes would be taken apart into numbers, and those be seqs of jobs to delete."""
+    with (
+        topicd.connect(server.path) as client,
+        client.producer() as producer,
+        FileChannel(tmp_path, codec="json") as channel,
+    ):
+        client.publish_many("orders", [b"x"])
+        jobs, stages = client.queue("jobs"), client.stages("load")
+        asked: dict[str, Callable[[], Any]] = {
+            "publish_many": lambda: client.publish_many("orders", wrong),
+            "send_many": lambda: producer.send_many("orders", wrong),
+            "put_many": lambda: jobs.put_many(wrong),
+            "ack": lambda: jobs.ack(wrong),
+            "extend": lambda: jobs.extend(wrong, 1_000),
+            "nack": lambda: jobs.nack(wrong),
+            "retry": lambda: jobs.retry(wrong),
+            "delete": lambda: jobs.delete(wrong),
+            "then": lambda: merged(wrong),
+            "redrive": lambda: Redriving("dead", "jobs", wrong, discard=False),
+            "write_records": lambda: stages.write_records(0, 0, "orders", wrong),
+            "commit": lambda: stages.commit(0, wrong),
+            "file channel": lambda: channel.sender().send_many(wrong),
+        }
+        if not isinstance(wrong, str):  # one name is enough
+            asked["watch"] = lambda: client.watch(wrong)
+            asked["lists of channels"] = lambda: client.channels.set_acl("lobby", "join", wrong)
+        if not isinstance(wrong, str | bytes):
+            asked["exclude_nodes"] = lambda: list(client.read("orders", exclude_nodes=wrong))
+        for what, call in asked.items():
+            with pytest.raises(InvalidRequest, match=r"a list of .* is needed, not one"):
+                pytest.fail(f"{what} took {call()!r}")
+
+
+def test_a_name_as_bytes_is_that_name(server: FakeServer) -> None:
+    with topicd.connect(server.path) as client:
+        client.publish("orders", b"x", node=b"here")
+        client.publish("orders", b"y", node="there")
+        for nodes in (b"here", [b"here"], "here", ["here"]):
+            assert [record.data for record in client.read("orders", exclude_nodes=nodes)] == [b"y"]
+        with pytest.raises(InvalidRequest, match="a node is text or bytes"):
+            list(client.read("orders", exclude_nodes=[7]))  # type: ignore[list-item]
+
+
+def test_a_stage_is_what_was_staged(server: FakeServer) -> None:
+    with topicd.connect(server.path) as client, pytest.raises(InvalidRequest, match="a stage is what write"):
+        client.stages("load").commit(0, ["abc"])  # type: ignore[list-item]

@@ -111,7 +111,7 @@ class AsyncSender(Generic[T]):
 
     async def send_many(self, messages: Iterable[T], timeout: float | None = None) -> int:
         if self._in_thread:
-            return await asyncio.to_thread(self._inner.send_many, list(messages), timeout)
+            return await asyncio.to_thread(self._inner.send_many, messages, timeout)
         return self._inner.send_many(messages)
 
 

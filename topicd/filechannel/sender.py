@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from topicd.filechannel.errors import ChannelClosed
 from topicd.filechannel.writer import Writer
+from topicd.lists import check_list
 
 T = TypeVar("T")
 
@@ -26,6 +27,7 @@ class Sender(Generic[T]):
 
     def send_many(self, messages: Iterable[T], timeout: float | None = None) -> int:
         """In one go, in order. After an error those before it may have been sent. The offset behind the last."""
+        check_list(messages, "messages", "; send takes one")
         if self._encode is None:
             return self._send_many(messages if isinstance(messages, list) else list(messages), timeout)
         return self._send_many([self._encode(message) for message in messages], timeout)

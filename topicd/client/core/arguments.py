@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 
 from topicd.errors import InvalidRequest
 from topicd.limits import MAX_SEQ
+from topicd.lists import check_list
 from topicd.model import TagMatch
 
 Match: TypeAlias = str | TagMatch | Sequence[str] | None
 Start: TypeAlias = str | int | datetime
-Nodes: TypeAlias = str | Sequence[str] | None
+Nodes: TypeAlias = str | bytes | Sequence[str | bytes] | None
 
 
 def tag_match(match: Match) -> TagMatch | None:
@@ -24,17 +25,26 @@ def tag_match(match: Match) -> TagMatch | None:
     return TagMatch.from_wire(list(match))
 
 
-def node_names(nodes: str | Sequence[str] | None) -> tuple[bytes, ...]:
+def node_names(nodes: Nodes) -> tuple[bytes, ...]:
     if nodes is None:
         return ()
-    given = [nodes] if isinstance(nodes, str) else nodes
+    given = [nodes] if isinstance(nodes, str | bytes) else nodes
+    check_list(given, "nodes")
     try:
-        return tuple(str(node).encode() for node in given)
+        return tuple(_node(node) for node in given)
     except UnicodeEncodeError as exc:
         raise InvalidRequest(f"a node is text that UTF-8 can hold: {exc}") from None
 
 
-def excluded(exclude_nodes: str | Sequence[str] | None, nodes: str | Sequence[str] | None) -> Nodes:
+def _node(node: str | bytes) -> bytes:
+    if isinstance(node, bytes):
+        return node
+    if isinstance(node, str):
+        return node.encode()
+    raise InvalidRequest(f"a node is text or bytes, not {node!r:.100}")
+
+
+def excluded(exclude_nodes: Nodes, nodes: Nodes) -> Nodes:
     """Origins whose records are left out, under either name of the argument."""
     if nodes is not None:
         import warnings

@@ -17,6 +17,7 @@ from topicd.ipc.protocol.codec import number
 from topicd.ipc.protocol.following import ChannelWanted, Wanted
 from topicd.ipc.protocol.once import new_producer_id
 from topicd.limits import CHANNEL_HISTORY_MAX, LIST_PAGE_MAX
+from topicd.lists import check_list
 
 Access: TypeAlias = Literal["join", "publish", "read"]
 Mode: TypeAlias = Literal["set", "allow", "remove"]
@@ -240,6 +241,8 @@ def info(channel: str, user: str | None) -> Request[ChannelInfo]:
 
 
 def set_acl(channel: str, access: str, users: Iterable[str], mode: str, user: str | None) -> Request[ChannelInfo]:
+    if not isinstance(users, str):
+        check_list(users, "users")
     given = [users] if isinstance(users, str) else list(users)
     message = messages.SetChannelAcl(
         channel=channel, user=_who(user), access=access, mode=mode, users=tuple(check_user(one) for one in given)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from topicd.client.core.encode import Encoded, Serializer, check_list, encode, encode_many, label, packed_meta, to_bytes
+from topicd.client.core.encode import Encoded, Serializer, encode, encode_many, label, packed_meta, to_bytes
 from topicd.client.core.receipts import Labels, Owner, Parcel
 from topicd.errors import InvalidRequest, RecordTooLarge, TopicdError
 from topicd.ipc.protocol.outbox import TopicOutbox
 from topicd.limits import KIB, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, MAX_DATA_AND_META
+from topicd.lists import check_list
 
 OnFull: TypeAlias = Literal["block", "raise"]
 LINGER_S = 0.005
@@ -132,7 +133,7 @@ class Collector(Generic[P]):
 
     def pieces(self, records: Sequence[Any], tag: str | bytes | None, node: str | bytes | None) -> Iterator[Encoded]:
         """A list as batches of this producer's size."""
-        check_list(records)
+        check_list(records, "records", "; send takes one")
         if not isinstance(records, list | tuple):
             records = list(records)
         if not records:

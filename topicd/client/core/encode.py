@@ -13,6 +13,7 @@ from topicd.client.core.records import Record, default_bytes
 from topicd.errors import BatchTooLarge, InvalidRequest, TopicdError
 from topicd.frames import codec_error, continue_batch
 from topicd.limits import MAX_BATCH_RECORDS
+from topicd.lists import check_list
 
 Serializer: TypeAlias = Callable[[Any], bytes]
 _LENGTH = struct.Struct("<I")  # of a frame, without this field
@@ -103,12 +104,6 @@ def encode_one(
     return encode((data,), label(tag, "tag"), label(node, "node"), metas)
 
 
-def check_list(records: Any) -> None:
-    """Text, bytes and maps are one value, though Python could take them apart."""
-    if isinstance(records, str | bytes | bytearray | memoryview | dict):
-        raise InvalidRequest(f"a list of records is needed, not one {type(records).__name__}; publish takes one")
-
-
 def encode_list(
     records: Sequence[Any],
     tag: str | bytes | None,
@@ -117,7 +112,7 @@ def encode_list(
     serialize: Serializer,
 ) -> list[Encoded]:
     """The list of one publish_many as batches, at least one."""
-    check_list(records)
+    check_list(records, "records", "; publish takes one")
     if not isinstance(records, list | tuple):
         records = list(records)
     if not records:

@@ -9,6 +9,7 @@ from topicd._native.interface import Decoded
 from topicd.client.core.jobs import Claimed, Row
 from topicd.client.core.records import Record
 from topicd.errors import InvalidRequest
+from topicd.lists import check_list
 
 Then = Sequence[tuple[str, Sequence[Any]]]  # (topic, records) of each topic that a finished job writes to
 
@@ -117,6 +118,7 @@ class HeldJobs(Sequence[J], Generic[J]):
 
 def held_keys(jobs: Any) -> list[tuple[int, int]]:
     """(seq, lease) of jobs, or of what is given as such pairs; a seq alone has lease 0, which is not checked."""
+    check_list(jobs, "jobs")
     given = [jobs] if isinstance(jobs, HeldJob | int) else list(jobs)
     keys: list[tuple[int, int]] = []
     for one in given:
@@ -135,6 +137,7 @@ def held_keys(jobs: Any) -> list[tuple[int, int]]:
 
 def merged(then: Then) -> dict[str, list[Any]]:
     """One batch for each topic, as `done(then=…)` needs it."""
+    check_list(then, "(topic, records) pairs")
     found: dict[str, list[Any]] = {}
     for entry in then:
         if not isinstance(entry, tuple | list) or len(entry) != 2 or not isinstance(entry[1], list | tuple):

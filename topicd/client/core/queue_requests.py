@@ -28,6 +28,7 @@ from topicd.errors import InvalidRequest
 from topicd.ipc.protocol import messages
 from topicd.ipc.protocol.codec import number
 from topicd.limits import CLAIM_MAX, DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, REASON_MAX
+from topicd.lists import check_list
 
 
 def shortened(reason: str) -> str:
@@ -114,6 +115,7 @@ def drain(queue: str, reason: str) -> Request[QueueMode]:
 
 
 def steer(queue: str, seqs: Sequence[int], action: str) -> Request[Steered]:
+    check_list(seqs, "seqs")
     message = messages.SteerJobs.from_wire({"topic": queue, "seqs": list(seqs), "action": action})
 
     def parse(answer: dict[str, Any]) -> Steered:

@@ -17,6 +17,7 @@ from topicd.client.core.requests import Request
 from topicd.errors import BatchTooLarge, InvalidRequest
 from topicd.ipc.protocol.retry import Tempo
 from topicd.limits import CLAIM_MAX, LONG_POLL_MS_MAX, MAX_NODE
+from topicd.lists import check_list
 from topicd.model import check_topic_name
 
 # States of a job that was there and needs no more work.
@@ -60,6 +61,7 @@ class Redriving:
     """All requests that a redrive or a discard takes, one after the other."""
 
     def __init__(self, dead_letters: str, queue: str, seqs: Sequence[int] | None, *, discard: bool) -> None:
+        check_list(seqs, "seqs")
         self.total = Redriven(0, 0, [])
         self._dead_letters = dead_letters
         self._queue = queue

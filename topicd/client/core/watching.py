@@ -25,6 +25,7 @@ from topicd.ipc.protocol.cutter import Arrived, Cutter
 from topicd.ipc.protocol.following import Following, Wanted, plan
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import LENGTH_FIELD
+from topicd.lists import check_list
 from topicd.model import check_topic_name
 from topicd.patterns import check_pattern, is_pattern
 
@@ -35,6 +36,8 @@ WINDOW_BATCHES = 4
 
 def wanted_by(topics: str | Sequence[str], start: Start, match: Match, nodes: Nodes, committed: bool = False) -> Wanted:
     """What the user asks for, checked."""
+    if not isinstance(topics, str):
+        check_list(topics, "topics")
     given = [topics] if isinstance(topics, str) else list(topics)
     if not given:
         raise InvalidRequest("watch needs a topic, a list of topics or a pattern")

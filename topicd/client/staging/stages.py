@@ -30,7 +30,8 @@ from topicd.client.staging.judging import Judge
 from topicd.client.staging.plan import Chunk, Staged, chunks_for, destinations, size_for
 from topicd.client.staging.writing import Laid, check_destination, write_stage
 from topicd.clock import Clock, SystemClock
-from topicd.errors import Conflict, TopicdError, TopicNotFound
+from topicd.errors import Conflict, InvalidRequest, TopicdError, TopicNotFound
+from topicd.lists import check_list
 
 _AT_ONCE = 8  # requests about stages
 _REPLACED_AT_MOST = 3  # times a destination may be deleted while it is published to
@@ -91,6 +92,7 @@ class Stages:
     def write_records(self, batch: int, partition: int, topic: str, records: Sequence[Any]) -> Staged:
         """Stages a list like that of `publish_many`."""
         check_destination(topic)
+        check_list(records, "records")
         encoded = encode_many(records, None, None, self._serialize)
         return self.write(batch, partition, ((topic, frames, count) for frames, count in encoded))
 
@@ -99,6 +101,9 @@ class Stages:
     def commit(self, batch: int, stages: Sequence[Staged]) -> int:
         """Publishes the stages, in order; how many records that were. If this batch was decided before, what was
         decided then is published instead, once."""
+        check_list(stages, "stages")
+        if wrong := [one for one in stages if not isinstance(one, Staged)]:
+            raise InvalidRequest(f"a stage is what write or write_records returned, not {wrong[0]!r:.100}")
         log = self._log()
         there = log.refresh()
         self._finish_pending(log)
