@@ -64,8 +64,9 @@ class Contexts:
         return self.known[name]
 
     def chosen(self, said: str | None, environ: Mapping[str, str] = os.environ) -> Context | None:
-        """Said on the command line or in TOPICD_CONTEXT; else the current one, unless TOPICD_SOCKET names a daemon."""
-        name = said or environ.get(CONTEXT_ENV) or ("" if environ.get("TOPICD_SOCKET") else self.current)
+        """Said on the command line or in TOPICD_CONTEXT; else the current one, unless a variable names a daemon."""
+        elsewhere = environ.get("TOPICD_SOCKET") or environ.get("TOPICD_RUN_DIR")
+        name = said or environ.get(CONTEXT_ENV) or ("" if elsewhere else self.current)
         return self.get(name) if name else None
 
     def save(self) -> None:

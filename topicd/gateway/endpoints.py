@@ -97,7 +97,12 @@ class Call:
         self.over()
         service = self.service
         stream = self.exchange.stream([*sse.HEADERS, *self.cors])
-        return sse.EventStream(stream, service.clock.now_ms, service.stopping, service.note_lag, heartbeat_s)
+        ends = sse.Ends(service.stopping, self.revocation())
+        return sse.EventStream(stream, service.clock.now_ms, ends, service.note_lag, heartbeat_s)
+
+    def revocation(self) -> asyncio.Future[None]:
+        """Done when the key of this stream counts no more."""
+        return self.service.keys.revocation(self.head, self.params.get("token", ""))
 
     async def room(self, size: int) -> None:
         """Before a large answer is made; 0: it is not made now."""

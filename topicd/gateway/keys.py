@@ -1,14 +1,17 @@
 """Who asks, and what it may do. Promise: keys are the daemon's tokens, known by their digests only; a wrong one is
-answered ever more slowly to the address it comes from; the table of addresses is bounded.
+answered ever more slowly to the address it comes from; the table of addresses is bounded; streams of a key that was
+revoked end at the next reload.
 
 Without tokens everybody may do everything. Scopes are taken by the letter: admin does not stand for the others here.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from topicd.errors import Unauthorized
 from topicd.gateway.errors import Refusal, forbidden
@@ -51,6 +54,7 @@ class Keys:
         self.tokens = tokens
         self._now_ms = now_ms
         self._slowdown = Slowdown(monotonic)
+        self._streams: WeakKeyDictionary[asyncio.Future[None], bytes] = WeakKeyDictionary()  # digests of their keys
 
     @classmethod
     def load(cls, path: str, now_ms: Callable[[], int], monotonic: Callable[[], float]) -> Keys:
@@ -81,6 +85,21 @@ class Keys:
         if allowed == "none" or b"authorization" in head.headers:
             return None
         return READING_GUEST if allowed == "read" else GUEST
+
+    def revocation(self, head: Head, token: str = "") -> asyncio.Future[None]:
+        """Done when the key of a stream counts no more: it was revoked or has expired by a reload."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        key = token or _bearer(head)
+        if self.tokens is not None and key:
+            self._streams[future] = digest_of(key)
+        return future
+
+    def reload(self, tokens: TokenFile | None) -> None:
+        """Whose key is gone hears so; without tokens everybody may do everything."""
+        self.tokens = tokens
+        for future, digest in list(self._streams.items()):
+            if tokens is not None and not tokens.knows(digest, self._now_ms()) and not future.done():
+                future.set_result(None)
 
     def fingerprint(self, head: Head, token: str = "") -> bytes:
         """What tells one key from another; empty without keys."""

@@ -91,7 +91,7 @@ class Gateway:
         service.settings = service.usage.settings = settings
         clock = self._process.clock
         try:
-            service.keys.tokens = Keys.load(settings.tokens_file, clock.now_ms, clock.monotonic).tokens
+            service.keys.reload(Keys.load(settings.tokens_file, clock.now_ms, clock.monotonic).tokens)
         except FormatError as exc:
             log.error("tokens not reloaded, the old ones stay", extra={"error": str(exc)})
         logging.getLogger().setLevel(settings.log_level.upper())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ FRAMES = 1_024  # that may wait
 HEARTBEAT_S = 15.0
 LAGGED_S = 5.0
 STUCK_S = 30.0
+REVOKED = "the key was revoked or has expired"
 RETRY = b"retry: 2000\n\n"
 _LOOK_S = 0.05
 _LAST_S = 2.0  # for the last frame to reach somebody who does not read
@@ -42,22 +43,29 @@ def nobody() -> None:
     return
 
 
+class Ends(NamedTuple):
+    """What ends a stream from our side, each when it is done."""
+
+    stopping: asyncio.Future[None]  # the daemon stops
+    revoked: asyncio.Future[None]  # the key counts no more
+
+
 class EventStream:
     """Frames of one connection. `on_room` is called when there is room again; a reader that lags is told the topics
-    that `topics()` names. `stopping` is done when the daemon stops."""
+    that `topics()` names."""
 
     def __init__(
         self,
         stream: Stream,
         now_ms: Callable[[], int],
-        stopping: asyncio.Future[None],
+        ends: Ends,
         note_lag: Callable[[], None],
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._stream = stream
         self._now_ms = now_ms
-        self._stopping = stopping
+        self._ends = ends
         self._note_lag = note_lag
         self._stream.on_writable = self._room_again
         self._heartbeat_s = heartbeat_s
@@ -157,11 +165,13 @@ class EventStream:
         self._loop.call_later(_LAST_S, self._stream.abort)
 
     async def until_over(self) -> None:
-        """Until the reader is gone, the stream is ended, or the daemon stops: then the reader is told."""
-        stopping = self._stopping
+        """Until the reader is gone, the stream is ended, the daemon stops or the key is revoked: the reader is told."""
+        ends = self._ends
         try:
-            await asyncio.wait((self._stream.gone, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if stopping.done():
+            await asyncio.wait((self._stream.gone, *ends), return_when=asyncio.FIRST_COMPLETED)
+            if ends.revoked.done():
+                self.end(error_frame(401, "unauthorized", message=REVOKED))
+            elif ends.stopping.done():
                 self.end(error_frame(503, "server_shutting_down"))
         finally:
             self._beat.cancel()

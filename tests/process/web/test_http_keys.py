@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,8 @@ from tests.support.daemon import Daemon, wait_until
 from tests.support.web import Web
 from topicd.tokens import new_token
 
-SCOPES = {
+People = dict[str, tuple[list[str], list[str]]]
+SCOPES: People = {
     "all": (["read", "write", "delete", "admin"], []),
     "reader": (["read"], []),
     "writer": (["write"], []),
@@ -30,16 +34,22 @@ LIMITS = {
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Web]]:
-    root = tmp_path_factory.mktemp("keys")
-    secrets = {name: new_token() for name in SCOPES}
+    with visited(tmp_path_factory.mktemp("keys"), SCOPES, LIMITS) as found:
+        yield found
+
+
+@contextmanager
+def visited(root: Path, people: People, limits: dict[str, int]) -> Iterator[dict[str, Web]]:
+    """A daemon with such keys, and a client for each."""
+    secrets = {name: new_token() for name in people}
     rows = []
-    for name, (scopes, prefixes) in SCOPES.items():
+    for name, (scopes, prefixes) in people.items():
         row = f'[[token]]\nname = "{name}"\nsha256 = "{secrets[name][1]}"\nscopes = {json.dumps(scopes)}\n'
         rows.append(row + (f"prefixes = {json.dumps(prefixes)}\n" if prefixes else ""))
     (root / "tokens.toml").write_text("\n".join(rows))
     environ = {**ENVIRON, "TOPICD_TOKENS_FILE": os.fspath(root / "tokens.toml")}
-    with Daemon(root / "d", env=environ, **{**SETTINGS, **LIMITS}) as daemon:
-        found = {name: Web(daemon, key=secrets[name][0]) for name in SCOPES} | {"nobody": Web(daemon)}
+    with Daemon(root / "d", env=environ, **{**SETTINGS, **limits}) as daemon:
+        found = {name: Web(daemon, key=secrets[name][0]) for name in people} | {"nobody": Web(daemon)}
         yield found
         for web in found.values():
             web.close()
@@ -124,3 +134,33 @@ def test_topics_are_limited_for_the_daemon_as_a_whole(people: dict[str, Web]) ->
     assert refused.error["detail"] == {"limit": "max_topics", "max": 8}
     assert boss("PUT", "/v0/topics/many.0", {"ttl_ms": 5}).status == 200
     assert boss("POST", "/v0/topics/many.x", {"records": [{"data": 1}]}).error["detail"]["limit"] == "max_topics"
+
+
+def test_streams_of_a_revoked_key_end_at_the_next_reload(tmp_path: Path) -> None:
+    with visited(tmp_path, {"all": SCOPES["all"], "leaving": (["read", "write", "admin"], [])}, {}) as people:
+        boss, leaving, tokens = people["all"], people["leaving"], tmp_path / "tokens.toml"
+        boss.write("orders", 1)
+        boss("PUT", "/v0/topics/jobs", {"type": "queue"})
+        url = leaving.session({"orders": {}})
+        with (
+            leaving.events("/v0/stats") as figures,
+            people["nobody"].events(f"{url}?token={leaving.key}") as records,
+            leaving.events("/v0/topics/jobs/work?node=w") as work,
+            leaving.socket() as socket,
+            boss.events(boss.session({"orders": {}})) as stays,
+        ):
+            assert records.records(1) == stays.records(1) == [1]
+            assert socket.ask({"op": "subscribe", "request_id": 1, "topic": "orders"})["op"] != "error"
+            kept, gone = re.subn(r'\[\[token\]\]\nname = "leaving"\n(.+\n)+', "", tokens.read_text())
+            assert gone == 1
+            tokens.write_text(kept)
+            boss.daemon.kill("supervisor", signal.SIGHUP)
+            for stream in (figures, records, work):
+                last = [event for event in stream.rest() if event.name][-1]
+                assert (last.name, last.data["code"], last.data["error"]) == ("error", 401, "unauthorized")
+            assert socket.until("error")["code"] == "unauthorized"
+            assert socket.until_closed() == 1008
+            boss.write("orders", 2)
+            assert stays.records(1) == [2]
+            assert leaving("GET", "/v0/topics").status == 401
+            assert leaving.events(url).refused().code == "unauthorized"

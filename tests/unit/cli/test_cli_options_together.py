@@ -12,6 +12,7 @@ import pytest
 from tests.unit.cli.kit import run
 from tests.unit.cli.test_cli_program import VERBS
 from topicd.cli.app import Verb, argument_name
+from topicd.cli.contexts import Context, Contexts
 
 DECLARED = {path: verb for path, verb in VERBS.items() if isinstance(verb, Verb)}
 APART = [(path, pair) for path, verb in DECLARED.items() for names in verb.apart for pair in combinations(names, 2)]
@@ -133,6 +134,16 @@ def test_parse_is_for_json_and_every_yes_is_a_y() -> None:
 def test_other_words_that_contradict_each_other(wrong: list[str]) -> None:
     done = run(*wrong, env={"TOPICD_SOCKET": "/nonexistent"})
     assert done.exit_code == 2, done.stderr
+
+
+def test_a_variable_that_names_a_daemon_goes_before_the_current_context(tmp_path: Path) -> None:
+    here = Context("here", "/run/here")
+    known = Contexts(tmp_path / "contexts.toml", "here", {"here": here})
+    assert known.chosen(None, {}) is here
+    for variable in ("TOPICD_SOCKET", "TOPICD_RUN_DIR"):
+        assert known.chosen(None, {variable: "/run/there"}) is None
+        assert known.chosen(None, {variable: "/run/there", "TOPICD_CONTEXT": "here"}) is here
+        assert known.chosen("here", {variable: "/run/there"}) is here
 
 
 def test_what_goes_together_is_not_refused() -> None:

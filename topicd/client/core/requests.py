@@ -4,13 +4,23 @@ what its answer means. A face sends it and hands the answer to `parse`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from topicd.client.core.answers import ConnectionInfo, ConsumerInfo, Deleted, TopicInfo, TopicState, config_of, info
-from topicd.client.core.arguments import Match, Start, cursor, milliseconds, node_names, start_place, tag_match, whole
+from topicd.client.core.arguments import (
+    Match,
+    Nodes,
+    Start,
+    cursor,
+    milliseconds,
+    node_names,
+    start_place,
+    tag_match,
+    whole,
+)
 from topicd.client.core.batch import Batch
 from topicd.errors import InvalidRequest, NotAQueue
 from topicd.ipc.protocol import messages
@@ -358,7 +368,7 @@ def fetch(
     limit: int,
     max_bytes: int,
     match: Match,
-    nodes: str | Sequence[str] | None,
+    nodes: Nodes,
     from_time: datetime | None,
     metadata_only: bool,
     performance: bool,

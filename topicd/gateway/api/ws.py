@@ -26,6 +26,7 @@ from topicd.gateway.feeds import Feed
 from topicd.gateway.keys import require, require_name
 from topicd.gateway.records_json import Shape
 from topicd.gateway.schemas import Command, Publish, Start, Subscribe, Unsubscribe
+from topicd.gateway.sse import REVOKED
 from topicd.gateway.web import websocket
 from topicd.gateway.web.messages import Reply, consumed
 from topicd.gateway.web.websocket import WebSocket, text_frame
@@ -78,11 +79,16 @@ class Commands:
         service, socket = self._call.service, self._socket
         work = asyncio.get_running_loop().create_task(self._work())
         work.add_done_callback(consumed)
+        revoked = self._call.revocation()
         try:
-            await asyncio.wait((socket.gone, service.stopping, work), return_when=asyncio.FIRST_COMPLETED)
-            if service.stopping.done():
-                last = {"op": "error", "request_id": None, "code": "server_shutting_down"}
-                socket.close(websocket.GOING_AWAY, text_frame(_text({**last, "message": "the daemon is stopping"})))
+            await asyncio.wait((socket.gone, service.stopping, revoked, work), return_when=asyncio.FIRST_COMPLETED)
+            last = {"op": "error", "request_id": None}
+            if revoked.done():
+                last |= {"code": "unauthorized", "message": REVOKED}
+                socket.close(websocket.POLICY, text_frame(_text(last)))
+            elif service.stopping.done():
+                last |= {"code": "server_shutting_down", "message": "the daemon is stopping"}
+                socket.close(websocket.GOING_AWAY, text_frame(_text(last)))
         finally:
             work.cancel()
             for task in self._beside:
