@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgpack
@@ -127,18 +126,39 @@ def packed_meta(text: bytes) -> bytes | None:
         raise invalid(f"meta has at most {MAX_META} bytes, this one has {len(text)}")
     try:
         found = _object.decode(text)
-    except (ValueError, RecursionError):
-        raise invalid("meta must be an object") from None
-    if len(found) > MAX_META_KEYS:
-        raise invalid(f"meta has at most {MAX_META_KEYS} keys, this one has {len(found)}")
+    except RecursionError:
+        raise invalid("meta is nested too deeply") from None
+    except ValueError:
+        return _unusual(text)
+    _check_keys(found)
     if not found:
         return None
     packed = _lossless(found, text)
-    if packed is None or len(packed) > MAX_META:
-        packed = msgpack.packb({META_TEXT: text})
+    return packed if packed is not None and len(packed) <= MAX_META else _as_text(text)
+
+
+def _as_text(text: bytes) -> bytes:
+    packed: bytes = msgpack.packb({META_TEXT: text})
     if len(packed) > MAX_META:
         raise invalid(f"meta has at most {MAX_META} bytes, this one is too close to that")
     return packed
+
+
+def _unusual(text: bytes) -> bytes:
+    """An object with numbers that no float holds; anything else is refused."""
+    try:
+        found = json.loads(text, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not is_json(text):
+        raise invalid("meta must be an object")
+    _check_keys(found)
+    return _as_text(text)
+
+
+def _check_keys(found: dict[str, Any]) -> None:
+    if len(found) > MAX_META_KEYS:
+        raise invalid(f"meta has at most {MAX_META_KEYS} keys, this one has {len(found)}")
 
 
 def _lossless(found: dict[str, Any], text: bytes) -> bytes | None:
@@ -156,4 +176,5 @@ def _lossless(found: dict[str, Any], text: bytes) -> bytes | None:
 
 
 def _exactly(text: bytes) -> Any:
-    return json.loads(text, parse_float=Decimal, object_pairs_hook=list)
+    """What it says, with numbers as they are spelled."""
+    return json.loads(text, parse_int=str, parse_float=str, object_pairs_hook=list)

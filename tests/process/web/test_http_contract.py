@@ -50,6 +50,62 @@ def test_an_upgrade_to_h2c_is_not_taken(web1: Web) -> None:
     assert raw(web1, ask + b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").count(b"HTTP/1.1 200 OK") == 2
 
 
+def test_http_1_0_is_told_that_its_connection_stays(web1: Web) -> None:
+    asked = b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+    kept = raw(web1, asked + asked + b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert kept.count(b" 200 OK") == 3
+    assert kept.count(b"\r\nConnection: keep-alive\r\n") == 2 and kept.count(b"\r\nConnection: close\r\n") == 1
+
+
+def test_the_answer_to_head_has_no_body(web: Web) -> None:
+    page = web("HEAD", "/")
+    assert (page.status, page.raw) == (200, b"") and page.headers["content-type"].startswith("text/html")
+    refused = web("HEAD", "/v0/topics")
+    assert (refused.status, refused.raw, refused.headers["allow"]) == (405, b"", "GET")
+    assert web("GET", "/healthz").status == 200
+
+
+HOST = b"Host: x\r\n"
+POSTED = b"POST /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"NOTHING\r\n\r\n",
+        b"BREW /v0/topics HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /healthz HTTP/2.0\r\n" + HOST + b"\r\n",
+        b"GET /healthz HTTP/1.1\nHost: x\n\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n" + HOST + HOST + b"\r\n",
+        b"GET /healthz HTTP/1.1\r\n" + HOST + b"no colon\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n" + HOST + b"X: " + b"y" * 65_536 + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n" + HOST + b"X: y\r\n" * 128 + b"\r\n",
+        b"GET /" + b"y" * 65_536 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /\xc3\xa9 HTTP/1.1\r\n" + HOST + b"\r\n",
+        POSTED + b"Content-Length: many\r\n\r\n",
+        POSTED + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        POSTED + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        POSTED + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        POSTED + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
+        b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_request_have_the_envelope(web1: Web, sent: bytes) -> None:
+    head, _, body = raw(web1, sent).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n")
+    assert head.endswith(b"\r\nConnection: close")
+    error = json.loads(body)["error"]
+    assert error["code"] == "invalid_request" and error["message"]
+
+
+def test_a_head_that_is_as_large_as_may_be(web1: Web) -> None:
+    rest = len(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: \r\n\r\n")
+    sent = b"GET /healthz HTTP/1.1\r\n" + HOST + b"X: " + b"y" * (65_536 - rest) + b"\r\n\r\n"
+    assert raw(web1, sent).startswith(b"HTTP/1.1 200 OK")
+
+
 def test_names_are_percent_decoded_and_slashes_at_the_end_are_no_alias(web: Web, topic: str) -> None:
     web.write(topic, 1)
     assert web("GET", "/v0/topics/" + topic.replace(".", "%2E")).status == 200

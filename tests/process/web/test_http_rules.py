@@ -78,8 +78,19 @@ def test_2_numbers_that_are_none(web: Web, topic: str, number: str) -> None:
 DATA = b'{"b":1.0,"a":123456789012345678901234567890,"c":1e-7,"\\u00e9":"\\u00e9","z":[]}'
 
 
-def test_5_data_and_meta_come_back_as_they_were_sent(web: Web, topic: str) -> None:
-    meta = b'{"z":1.50,"a":{"n":12345678901234567890123}}'
+@pytest.mark.parametrize(
+    "meta",
+    [
+        b'{"z":1.50,"a":{"n":12345678901234567890123}}',
+        b'{"z":1,"a":2.50}',
+        b'{"z":1e5,"y":-0,"a":1.0}',
+        b'{"a":1e400}',
+        b'{"a":%b}' % (b"9" * 5_000),
+        b'{"a":1,"a":2}',
+        b'{"$json":"x"}',
+    ],
+)
+def test_5_data_and_meta_come_back_as_they_were_sent(web: Web, topic: str, meta: bytes) -> None:
     web("POST", f"/v0/topics/{topic}", b'{"records":[{"data":%b,"meta":%b}]}' % (DATA, meta))
     raw = web("POST", f"/v0/topics/{topic}/diff").raw
     assert b'"data":' + DATA in raw and b'"meta":' + meta in raw

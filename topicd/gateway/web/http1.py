@@ -62,6 +62,7 @@ class Http1(asyncio.Protocol):
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._header_count = 0
+        self._header_bytes = 0
         self._host_count = 0
         self._broken = False  # what comes is not read any more
         self._finished = False  # nothing more is sent
@@ -191,7 +192,7 @@ class Http1(asyncio.Protocol):
         self._incoming = Incoming()
         self._headers = {}
         self._target = b""
-        self._header_count = self._host_count = 0
+        self._header_count = self._header_bytes = self._host_count = 0
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -200,8 +201,11 @@ class Http1(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_count += 1
+        self._header_bytes += len(name) + len(value) + 4
         if self._header_count > MAX_HEADERS:
             raise ValueError(f"a request has at most {MAX_HEADERS} headers")
+        if len(self._target) + self._header_bytes > MAX_HEAD:
+            raise ValueError(f"the head of a request has at most {MAX_HEAD} bytes")
         name = name.lower()
         if name == b"host":
             self._host_count += 1
@@ -349,11 +353,10 @@ class Http1(asyncio.Protocol):
             return
         # Behind bytes that are no request there is nothing; what was asked before them is answered nevertheless.
         keep = request.keep_alive and not reply.close and not (self._draining and not self._waiting)
-        head = answer_head(reply.status, reply.content_type, reply.headers, len(reply.body), keep=keep)
-        if request.head is not None and request.head.method == "HEAD":
-            transport.write(head)
-        else:
-            transport.write(head + reply.body)
+        asked = request.head
+        version = asked.version if asked is not None else "1.1"
+        head = answer_head(reply.status, reply.content_type, reply.headers, len(reply.body), keep=keep, version=version)
+        transport.write(head if asked is not None and asked.method == "HEAD" else head + reply.body)
         if not keep:
             self._finish()
 

@@ -17,22 +17,20 @@ def origin_form(target: bytes) -> bytes:
     return target if target.startswith(b"/") else b"/" + target
 
 
-def answer_head(status: int, content_type: bytes, headers: Headers, length: int, *, keep: bool) -> bytes:
+def answer_head(status: int, content_type: bytes, headers: Headers, length: int, *, keep: bool, version: str) -> bytes:
     extra = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+    if not keep:
+        extra += b"Connection: close\r\n"
+    elif version == "1.0":  # its peers take silence for the end
+        extra += b"Connection: keep-alive\r\n"
     if status in BODILESS:
-        return b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (
-            status,
-            STATUS_TEXT[status],
-            extra,
-            b"" if keep else b"Connection: close\r\n",
-        )
-    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
+        return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, STATUS_TEXT[status], extra)
+    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b\r\n" % (
         status,
         STATUS_TEXT.get(status, b"Unknown"),
         content_type,
         length,
         extra,
-        b"" if keep else b"Connection: close\r\n",
     )
 
 

@@ -196,6 +196,7 @@ class Http2(asyncio.Protocol):
         if b"host" not in headers and b":authority" in headers:
             headers[b"host"] = headers[b":authority"]
         method = headers.get(b":method", b"").decode("latin-1")
+        stream.without_body = method == "HEAD"
         head = Head(method, headers.get(b":path", b"/"), headers, "2", self._peer)
         verdict = self._app.begin(head)
         if isinstance(verdict, Reply):
@@ -296,8 +297,9 @@ class Http2(asyncio.Protocol):
         if reply.status not in BODILESS:
             headers += [(b"content-type", reply.content_type), (b"content-length", length)]
         headers += allowed(reply.headers)
-        self.send_headers(stream, headers, end=not reply.body)
-        if reply.body:
+        ends = stream.without_body or not reply.body
+        self.send_headers(stream, headers, end=ends)
+        if not ends:
             self.hold(stream, reply.body)
             stream.ended = True
         self.flush_soon(stream)

@@ -42,6 +42,7 @@ class Http2Stream:
     def __init__(self, connection: Carrier, number: int) -> None:
         self._connection = connection
         self.number = number
+        self.without_body = False  # HEAD: the answer is its headers
         self.accepted: Accepted | None = None
         self.reply: Reply | None = None
         self.body: list[bytes] = []
