@@ -31,7 +31,7 @@ SHOTS = {
 }
 SMALL = ("now", "topic")
 COLOURS = 128  # of a picture: enough for flat surfaces, a fifth of the bytes
-_WARM_S = 40.0
+_WARM_S = 65.0
 
 
 def main() -> None:

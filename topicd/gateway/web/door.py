@@ -83,7 +83,7 @@ class Fresh(asyncio.Protocol):
 
             self._hand_over(Http2(self._door.app, self._door.room, self._door.turns, self._door.ended))
         else:
-            self._hand_over(Http1(self._door.app, self._door.room, self._door.ended))
+            self._hand_over(Http1(self._door.app, self._door.room, self._door.turns, self._door.ended))
 
     def _hand_over(self, protocol: Http1 | Http2) -> None:
         transport, data = self._transport, self._data

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -25,13 +26,14 @@ from topicd.gateway.web.messages import (
     Headers,
     Reply,
 )
+from topicd.gateway.web.slices import Slices
+from topicd.gateway.web.turns import SECONDS, Turns
 from topicd.limits import KIB, MIB
 
 MAX_HEAD = 64 * KIB
 MAX_HEADERS = 128
 HEAD_S = 60.0  # to receive a head; as long may a body stand still
 _AHEAD = 16  # requests sent ahead before no more are looked at
-_SLICE = 16 * KIB  # of what came: so much is looked at at once
 STUCK_S = 30.0  # a peer that takes nothing of its answers for so long is sent away
 _SWALLOW = 1 * MIB  # of a body that nobody wants, before the connection is closed instead
 _WRITE_HIGH = 256 * KIB
@@ -40,15 +42,17 @@ log = logging.getLogger(__name__)
 
 
 class Http1(asyncio.Protocol):
-    def __init__(self, app: Application, room: BodyRoom, ended: Callable[[Any], None]) -> None:
+    def __init__(self, app: Application, room: BodyRoom, turns: Turns, ended: Callable[[Any], None]) -> None:
         self._app = app
+        self._turns = turns
         self._room = room
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._peer = ""
-        self._arrived: deque[bytes] = deque()  # that was not looked at yet
+        self._arrived = Slices()
+        self._queued = False  # for a turn
         self._reading_paused = False
         self._incoming: Incoming | None = None
         self._waiting: deque[Incoming] = deque()
@@ -87,26 +91,39 @@ class Http1(asyncio.Protocol):
         if self._broken or self._stream is not None:
             return
         busy = bool(self._arrived)
-        if len(data) <= _SLICE:
-            self._arrived.append(data)
-        else:
-            view = memoryview(data)
-            self._arrived += [bytes(view[at : at + _SLICE]) for at in range(0, len(data), _SLICE)]
+        self._arrived.put(data)
         if not busy:
-            self._work()
+            now = time.perf_counter()
+            if self._work(now + SECONDS, now):
+                self._queue()
 
-    def _work(self) -> None:
-        """What came, slice by slice, as long as not too many requests wait."""
-        arrived = self._arrived
+    def _queue(self) -> None:
+        if not self._queued:
+            self._queued = True
+            self._turns.later(self._turn)
+
+    def _turn(self, until: float) -> bool:
+        self._queued = self._work(until, time.perf_counter())
+        return self._queued
+
+    def _work(self, until: float, now: float) -> bool:
+        """What came, slice by slice, as long as not too many requests wait. True: its time is over before that."""
+        arrived, late = self._arrived, False
         while arrived and len(self._waiting) <= _AHEAD and not self._broken and self._stream is None:
-            self._parse(arrived.popleft())
+            if now >= until:
+                late = True
+                break
+            self._parse(arrived.take())
+            before, now = now, time.perf_counter()
+            arrived.took(now - before)
         if self._broken:
-            arrived.clear()
+            arrived.rest()
         if bool(arrived) is not self._reading_paused:
             self._reading_paused = bool(arrived)
             self.pause_reading(self._reading_paused)
         if self._half_closed and not arrived and self._idle and not self._broken and self._transport is not None:
             self._transport.close()  # what it wanted to ask will never be whole
+        return late
 
     def _parse(self, data: bytes) -> None:
         if self._upgrading:
@@ -328,7 +345,7 @@ class Http1(asyncio.Protocol):
             return
         request = self._current = self._waiting.popleft()
         if self._arrived and len(self._waiting) <= _AHEAD // 2:
-            self._loop.call_soon(self._work)
+            self._queue()
         self._task = self._loop.create_task(self._serve(request))
 
     async def _serve(self, request: Incoming) -> None:
@@ -392,8 +409,7 @@ class Http1(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(stream_head(101, headers))
         self._raw = receive
-        early = b"".join((self._early, *self._arrived))
-        self._arrived.clear()
+        early = self._early + self._arrived.rest()
         self._early = b""
         if early:
             self._loop.call_soon(receive, early)

@@ -29,7 +29,8 @@ from topicd.gateway.web.messages import (
     Reply,
     consumed,
 )
-from topicd.gateway.web.turns import SECONDS, Turns
+from topicd.gateway.web.slices import Slices
+from topicd.gateway.web.turns import Turns
 from topicd.limits import KIB, MIB
 
 STREAM_WINDOW = 1 * MIB
@@ -40,7 +41,6 @@ _IDLE_TALK = 100  # resets and frames that ask for nothing, beyond what was answ
 _FORGIVEN_PER_S = 10
 _BEGUN_AT_ONCE = 4  # of requests that had to wait: their answers shall be seen before more are begun
 _BEGUN_AGAIN_S = 0.01
-_SLICE, _SLICE_MAX = 512, 64 * KIB  # of what came: so much is looked at at once
 _FIRST_WINDOW = 65_535
 _TALK = (h2.events.PingReceived, h2.events.RemoteSettingsChanged, h2.events.PriorityUpdated)
 
@@ -59,8 +59,7 @@ class Http2(asyncio.Protocol):
         self._streams: dict[int, Http2Stream] = {}
         self._out = Outgoing(self._h2, self)
         self._flushing = False
-        self._arrived: deque[memoryview] = deque()  # bytes that were not looked at yet
-        self._slice = _SLICE
+        self._arrived = Slices()
         self._later: deque[Http2Stream] = deque()  # requests that are not begun before answers are taken
         self._beginning = False
         self._idle_talk = 0.0
@@ -98,8 +97,9 @@ class Http2(asyncio.Protocol):
         if self.closing:
             return
         self._heard = True
-        self._arrived.append(memoryview(data))
-        if len(self._arrived) == 1:
+        busy = bool(self._arrived)
+        self._arrived.put(data)
+        if not busy:
             self._turns.begin(self._work)
 
     def _work(self, until: float) -> bool:
@@ -107,20 +107,13 @@ class Http2(asyncio.Protocol):
         turn of others, and nothing more is read until all is done."""
         transport, now = self._transport, time.perf_counter()
         while self._arrived and not self.closing:
-            data = self._arrived[0]
-            self._understand(data[: self._slice])
-            if len(data) > self._slice:
-                self._arrived[0] = data[self._slice :]
-            else:
-                self._arrived.popleft()
+            self._understand(self._arrived.take())
             before, now = now, time.perf_counter()
-            # Large frames go on in large slices.
-            grown = self._slice * 2 if now - before < SECONDS / 8 else self._slice // 2
-            self._slice = max(_SLICE, min(_SLICE_MAX, grown))
+            self._arrived.took(now - before)
             if now >= until:
                 break
         if self.closing:
-            self._arrived.clear()
+            self._arrived.rest()
         elif transport is not None and not transport.is_closing():
             if self._arrived:
                 transport.pause_reading()
@@ -129,9 +122,9 @@ class Http2(asyncio.Protocol):
         self._pump()
         return bool(self._arrived)
 
-    def _understand(self, data: memoryview) -> None:
+    def _understand(self, data: bytes) -> None:
         try:
-            events = self._h2.receive_data(bytes(data))
+            events = self._h2.receive_data(data)
         except h2.exceptions.ProtocolError:
             self._leave()
             return

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-SECONDS = 0.001
+SECONDS = 0.0005
 
 Work = Callable[[float], bool]  # does what can be done until then; True: there is more
 
@@ -29,6 +29,13 @@ class Turns:
             self._loop.call_soon(self._next)
         if self._waiting or now >= self._until or work(self._until):
             self._waiting.append(work)
+
+    def later(self, work: Work) -> None:
+        """When its turn comes."""
+        self._waiting.append(work)
+        if not self._begun:
+            self._begun = True
+            self._loop.call_soon(self._next)
 
     def _next(self) -> None:
         until = self._until = time.perf_counter() + SECONDS

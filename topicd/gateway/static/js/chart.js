@@ -10,7 +10,7 @@ const BOTTOM = 18;
 const TOP = 8;
 
 // rows: [[ts, value, value…]]; lines: [{name, class}]; shown: value → text. The last hour, or as much of it as was seen.
-export function lineChart(title, lines, rows, shown, { longest = 3600e3, shortest = 300e3, step = 5000, floor = 0, base = 10 } = {}) {
+export function lineChart(title, lines, rows, shown, { longest = 3600e3, shortest = 60e3, step = 5000, floor = 0, base = 10 } = {}) {
   const end = rows.length ? rows[rows.length - 1][0] : Date.now();
   const span = Math.min(longest, Math.max(shortest, rows.length ? end - rows[0][0] : 0));
   const begin = end - span;
@@ -27,7 +27,7 @@ export function lineChart(title, lines, rows, shown, { longest = 3600e3, shortes
   ]);
   const marks = [0, 0.5, 1].map((share) =>
     s("text", { class: "axis", x: x(begin + span * share), y: H - 4, "text-anchor": ["start", "middle", "end"][share * 2] },
-      clock(begin + span * share)));
+      clock(begin + span * share, span < 300e3)));
   const drawn = lines.map((line, i) => s("path", { class: `line ${line.class}`, d: pathOf(inside, i + 1, x, y, step) }));
   const fill = lines.length === 1 ? s("path", { class: `area ${lines[0].class}`, d: areaOf(inside, x, y, step) }) : null;
   return h("figure", { class: "chart" },

@@ -43,9 +43,9 @@ export function time(ts) {
   return `${day} ${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(d.getMilliseconds()).padStart(3, "0")}`;
 }
 
-export function clock(ts) {
+export function clock(ts, seconds = false) {
   const d = new Date(ts);
-  return `${String(d.getHours()).padStart(2, "0")}:${String(d.getMinutes()).padStart(2, "0")}`;
+  return [d.getHours(), d.getMinutes(), ...(seconds ? [d.getSeconds()] : [])].map((n) => String(n).padStart(2, "0")).join(":");
 }
 
 export function ago(ts, now = Date.now()) {
