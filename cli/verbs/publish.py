@@ -142,7 +142,8 @@ def _publish_all(
             raise CliError(error.message + before, error.exit_code, error.hint) from exc
         except KeyboardInterrupt:
             upto = f", up to seq {last}" if stored else ""
-            click.echo(f"\ninterrupted: {records_word(stored)} stored{upto}", err=True)
+            # Behind the ^C of the terminal; the end of the line comes with the exit code.
+            click.echo(f"\ninterrupted: {records_word(stored)} stored{upto}", err=True, nl=False)
             raise
         _summary(app, topic, first, last, stored, time.monotonic() - began)
         if stored:

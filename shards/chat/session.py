@@ -11,10 +11,10 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, cast
 
 import topicd
-from topicd.errors import Forbidden, Internal, InvalidRequest, Throttled, TopicdError, Unauthorized
+from topicd.errors import Internal, InvalidRequest, Throttled, TopicdError, Unauthorized
 from topicd.ipc.protocol.chat import ChatOp
 from topicd.ipc.protocol.messages import Hello
-from topicd.ipc.protocol.unixsock import peer_credentials
+from topicd.ipc.protocol.unixsock import not_welcome, peer_credentials
 from topicd.ipc.protocol.wire import (
     ANSWER,
     OP_HELLO,
@@ -63,7 +63,7 @@ class Session(asyncio.Protocol):
         if refusal is None and self._local:
             _, uid, _ = peer_credentials(sock)
             if uid not in self._guests.service.settings.uids:
-                refusal = Forbidden(f"uid {uid} may not connect; see the setting allowed_uids", uid=uid)
+                refusal = not_welcome(uid, self._guests.service.settings.uids)
         if refusal is not None:
             self._send(error_message(0, refusal))
             self.close()

@@ -12,7 +12,8 @@ import pytest
 
 import topicd
 from tests.process.cli_kit import ANSI, Terminal
-from tests.support.daemon import LIVELY, Daemon
+from tests.support.daemon import LIVELY, Daemon, wait_until
+from topicd.cli.show.progress import QUIET_S
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,22 @@ def test_a_new_topic_that_looks_like_a_typo_is_noted(daemon: Daemon, client: top
     terminal = Terminal(daemon, "publish", "paymants", "x")
     terminal.read_until(b"did you mean payments?")
     assert terminal.finish() == 0
+
+
+def test_what_is_typed_is_stored_line_by_line_under_no_bar(daemon: Daemon, client: topicd.Client) -> None:
+    terminal = Terminal(daemon, "publish", "typed", "-")
+    began = time.monotonic()
+    terminal.type(b"one\r")
+    wait_until(lambda: "typed" in [info.topic for info in client.topics()], "the first line")
+    while time.monotonic() < began + 2 * QUIET_S:
+        terminal.read_some(0.1)
+    terminal.type(b"two\r")  # a bar would be drawn now
+    wait_until(lambda: client.state("typed").count == 2, "the second line")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.read_until(b"interrupted: 2 records stored, up to seq 2")
+    assert terminal.finish() == 130
+    plain = ANSI.sub(b"", terminal.output).decode()
+    assert plain.replace("^C", "").split("\r\n") == ["one", "two", "", "interrupted: 2 records stored, up to seq 2", ""]
 
 
 def test_long_work_shows_a_bar_with_rate_and_time_left(daemon: Daemon, tmp_path: Path) -> None:

@@ -173,6 +173,10 @@ def test_a_wrong_token_is_refused_and_logged_without_it(site: Site) -> None:
     with pytest.raises(Unauthorized, match="the token is not known"):
         site.client("guess")
     wait_until(lambda: 'connection refused reason="the token is not known"' in site.daemon.log, "the log line")
+    refused = next(line for line in site.daemon.log.splitlines() if 'reason="the token is not known"' in line)
+    assert "127.0.0.1" in refused, "who it was"
+    heard = [line for line in site.daemon.log.splitlines() if "listening on TCP" in line]
+    assert heard and all("127.0.0.1" in line and "tls=" in line for line in heard)
     assert site.stored() == stored
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, wait_until
 from topicd.supervisor.status import greeting
 
 STRANGER = 54321
@@ -61,11 +61,13 @@ def test_a_foreign_user_is_refused_always_in_the_same_way(daemon: Daemon) -> Non
     said = as_stranger(CONNECT.format(target=str(daemon.run.socket)))
     assert said.count("forbidden") == 1 and "uid 54321 may not connect" in said and "allowed_uids" in said, said
     assert "pipe" not in said and "connection_lost" not in said
+    wait_until(lambda: "uid=54321" in daemon.log, "a line in the log that says who it was")
 
 
 def test_a_shard_refuses_it_in_the_same_way(daemon: Daemon) -> None:
     said = as_stranger(CONNECT.format(target=str(daemon.run.delivery_socket(0))))
     assert said.count("forbidden") == 1 and "pipe" not in said, said
+    wait_until(lambda: 'reason="uid 54321 may not connect"' in daemon.log, "a line in the log that says who it was")
 
 
 def test_sockets_that_files_keep_away_are_not_called_missing(daemon: Daemon) -> None:

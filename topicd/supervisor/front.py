@@ -24,6 +24,7 @@ MAX_CONNECTIONS = 256
 IDLE_S = 10.0
 MAX_REQUEST = 64 * KIB
 MAX_OUTBOX = 2 * MIB
+_NOTED, _NOTED_S = 1_024, 60.0  # users whose refusal is in the log, and for how long that is enough
 _PIECE = 4 * KIB  # so many requests at most before others have their turn
 _ACCEPTS = 64  # per turn: a burst of clients does not keep the loop from its children
 
@@ -47,6 +48,7 @@ class Front:
         self._answer = answer
         self._listener: socket.socket | None = None
         self._visitors: dict[int, Visitor] = {}
+        self._noted: dict[int, float] = {}
         self._paused = False
         self.uids = uids
 
@@ -90,12 +92,23 @@ class Front:
         visitor = Visitor(sock)
         self._visitors[sock.fileno()] = visitor
         self._selector.register(sock, selectors.EVENT_READ, lambda mask: self._serve(visitor, mask))
-        _, uid, _ = unixsock.peer_credentials(sock)
+        pid, uid, _ = unixsock.peer_credentials(sock)
         if uid not in self.uids:
+            self._note_refused(pid, uid)
             self._refuse(visitor, unixsock.not_welcome(uid, self.uids))
         elif len(self._visitors) > MAX_CONNECTIONS and not self._make_room(visitor):
             self._refuse(visitor, Throttled("too many connections", limit=MAX_CONNECTIONS, retry_after_ms=1000))
         return True
+
+    def _note_refused(self, pid: int, uid: int) -> None:
+        """Once a minute for each user."""
+        now = time.monotonic()
+        if now - self._noted.get(uid, -_NOTED_S) < _NOTED_S:
+            return
+        if len(self._noted) >= _NOTED:
+            self._noted.clear()
+        self._noted[uid] = now
+        log.warning("connection refused", extra={"uid": uid, "pid": pid, "setting": "allowed_uids"})
 
     def _make_room(self, newcomer: Visitor) -> bool:
         idlest = min((s for s in self._visitors.values() if s is not newcomer), key=lambda s: s.active_at)

@@ -72,6 +72,7 @@ class Connections:
         if local:
             connection.who = f"process {pid} of uid {uid}"
             if uid not in self._place.settings.uids and not connection.trusted:
+                self.strangers.say(f"uid {uid} may not connect", connection.who)
                 return not_welcome(uid, self._place.settings.uids)
             connection.uid = uid
         else:

@@ -83,7 +83,7 @@ class Strangers:
         return min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 1.5 ** (wrong[0] - 1))
 
     def say(self, reason: str, host: str = "") -> None:
-        """A line in the log, if there were not too many of late; the rest is counted."""
+        """A line in the log about whoever was refused, if there were not too many of late; the rest is counted."""
         now = time.monotonic()
         lines, since = self._lines
         if now - since > _LINES_S:

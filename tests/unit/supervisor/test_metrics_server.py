@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import selectors
 import socket
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from tests.support.ports import free_ports
 from tests.support.promtext import Exposition
+from tests.unit.cli import samples
 from topicd import metrics
 from topicd.ipc.protocol import unixsock
 from topicd.supervisor import metrics_server
@@ -105,6 +107,17 @@ def test_one_get_is_answered_and_the_connection_closed(served: Served) -> None:
     assert served.ask(GET).splitlines()[0] == "HTTP/1.1 200 OK"
     assert served.ask(GET).endswith("Connection: close\r\n\r\nhello\n")
     assert served.visits == 0
+
+
+def test_head_is_get_without_the_body(served: Served) -> None:
+    whole, head = served.ask(GET), served.ask(GET.replace(b"GET", b"HEAD"))
+    assert head == whole.removesuffix(served.body) and f"Content-Length: {len(served.body)}\r\n" in head
+
+
+def test_no_series_has_a_label_that_the_scraper_sets_itself() -> None:
+    text = metrics.render(samples.status())
+    assert "topicd_serving" in text
+    assert not re.search(r'[{,](?:instance|job)="', text)
 
 
 def test_a_request_may_come_in_pieces(served: Served) -> None:
