@@ -176,7 +176,7 @@ def _all_topics(before: dict[str, Any], after: dict[str, Any], width: int, most:
     found = topic_rates(before, after)
     cells = [_topic_row(topic) for topic in found[:most]]
     return [
-        make_table(TOPIC_COLUMNS, cells, width),
+        *([make_table(TOPIC_COLUMNS, cells, width)] if cells else []),
         *_left_out(max(_sum(after, "topics"), len(found)), len(cells), "topics", "topicctl topic list"),
     ]
 
@@ -185,7 +185,7 @@ def _all_consumers(before: dict[str, Any], after: dict[str, Any], width: int, mo
     found = consumer_rates(before, after)
     cells = [_consumer_row(one) for one in found[:most]]
     rest = _left_out(max(_sum(after, "consumers"), len(found)), len(cells), "named consumers", "topicctl consumer list")
-    return [make_table(CONSUMER_COLUMNS, cells, width), *rest]
+    return [*([make_table(CONSUMER_COLUMNS, cells, width)] if cells else []), *rest]
 
 
 def _sum(status: dict[str, Any], key: str) -> int:

@@ -58,7 +58,7 @@ def status(app: App, topic: str | None) -> int:
     if app.json:
         app.out.document(rows[0] if topic else rows)
     else:
-        app.out.table(COLUMNS, [_row(row) for row in rows])
+        app.out.table(COLUMNS, [_row(row) for row in rows], empty="no topics")
         for trouble in troubles:
             app.out.text(app.out.styled(f"trouble: {trouble}", "yellow"))
     return Exit.FAILED if troubles else Exit.OK
