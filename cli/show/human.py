@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from topicd.words import counted
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_AGE = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_AGE = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
 
 
 def count(number: int | float) -> str:
@@ -63,7 +63,7 @@ def local_time(ts_ms: int | None) -> str:
 
 
 def parse_age(text: str) -> timedelta | None:
-    """`90s`, `15m`, `2h`, `1d`; None for anything else."""
+    """`90s`, `15m`, `2h`, `1d`, `1w`, as in the fields of topics; None for anything else."""
     m = _AGE.fullmatch(text)
     return timedelta(seconds=float(m.group(1)) * _SECONDS[m.group(2)]) if m else None
 

@@ -74,7 +74,8 @@ def test_duration(seconds: float, text: str) -> None:
         ("250ms", 0.25),
         ("5", None),
         ("m", None),
-        ("1w", None),
+        ("1w", 604_800),
+        ("1y", None),
     ],
 )
 def test_ages(text: str, age: float | None) -> None:
