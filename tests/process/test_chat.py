@@ -405,7 +405,7 @@ def test_the_command_line_does_it_all(daemon: Daemon, tmp_path: Path) -> None:
     topicctl(daemon, "identity", "get", "nobody", code=4)
     assert json.loads(topicctl(daemon, "stats", "--json"))["tables"]["messages"] > 0
     assert set(json.loads(topicctl(daemon, "digest", "--json"))["domains"]) == {"messages", "members", "identities"}
-    assert "would go" in topicctl(daemon, "retain", "--older-than", "90d", "--dry-run")
+    assert "to be removed" in topicctl(daemon, "retain", "--older-than", "90d", "--dry-run")
     assert "as the log says" in topicctl(daemon, "verify")
     topicctl(daemon, "rebuild", "--yes")
     topicctl(daemon, "rebuild", code=2)

@@ -431,7 +431,7 @@ def test_topicctl_lists_finishes_and_drops(
     run_ctl(module_daemon, "stages", "drop", "nobody", code=4)
     assert other.topic in run_ctl(module_daemon, "topic", "list", "--all", "--json").stdout
     assert other.topic not in run_ctl(module_daemon, "topic", "list", "--json").stdout
-    assert run_ctl(module_daemon, "stages", "drop", _key(other), "--yes").stdout == "dropped 1 stages\n"
+    assert run_ctl(module_daemon, "stages", "drop", _key(other), "--yes").stdout == "dropped 1 stage\n"
     assert run_ctl(module_daemon, "stages", "list").stdout == "no stages\n"
 
 

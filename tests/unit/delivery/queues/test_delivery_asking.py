@@ -27,7 +27,7 @@ def test_why_a_job_does_not_run(hands: Hands) -> None:
     assert "nobody waits" in because(hands, 1)
     hands.claim(1, node=b"worker-7")
     assert "worker-7 holds it" in because(hands, 1)
-    assert "next one" in because(hands, 2) and "1 jobs of its own" not in because(hands, 2)
+    assert "next one" in because(hands, 2) and "of its own kind" not in because(hands, 2)
     hands.put(delay_ms=500)
     assert "in 500 ms" in because(hands, 4)
     hands.put(priority=9)
