@@ -149,6 +149,11 @@ backup-faults: setup
 compaction-faults: setup
 	$(BIN)/python -m tests.faults.compaction $(if $(EVERY),--every $(EVERY))
 
+.PHONY: tier-faults
+# Every call while segments move between the fast disk, packed files and the cold directory: power lost, killed, failed.
+tier-faults: setup
+	$(BIN)/python -m tests.faults.tiering $(if $(EVERY),--every $(EVERY))
+
 .PHONY: crash-backups
 # Backups in the middle of a storm of kills, each moment of it restored.
 crash-backups: setup

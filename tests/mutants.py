@@ -84,6 +84,14 @@ MUTANTS = [
         "        if False:\n            host",
         pytest("tests/process/web/test_http_listeners.py"),
     ),
+    # ---- tiers ----
+    Mutant(
+        "tiering: frames that stayed are taken for frames that went",
+        "shards/storage/segment/load.py",
+        "                    if farther == COLD:\n                        del self._elsewhere[first]\n",
+        "",
+        pytest("tests/unit/storage/segment/test_segment_relocate.py"),
+    ),
     # ---- routers ----
     Mutant(
         "derived: copies that no segment has are not logged with the first direct write",

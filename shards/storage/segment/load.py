@@ -106,6 +106,8 @@ class _Loader:
                     self._fs.unlink(self._place(first).file(farther), missing_ok=True)
                     self._fs.sync_dir(self._dir)
                     have.discard(farther)
+                    if farther == COLD:
+                        del self._elsewhere[first]
             if PACKED in have:
                 self._look_at_packed(first, have)
 
