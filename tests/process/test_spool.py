@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import topicd
+import topicd.aio
 from tests.support.daemon import Daemon, drain_topic, wait_until
 from topicd.client.blocking.client import Client
 from topicd.client.blocking.numbered_writer import NumberedWriter
+from topicd.client.core.batch import Batch
 from topicd.client.spool.draining import Drain
 from topicd.errors import ConnectionLost, InvalidRequest, TopicdError
 from topicd.filechannel import ChannelFull, FileChannel, InUse
@@ -259,3 +263,81 @@ def test_import_stores_every_message_once(tmp_path: Path) -> None:
             channel.sender().send_many([b"fits", bytes(3 << 20)])
         done = topicctl(daemon, "import", "--from-filechannel", tmp_path / "big", "big")
         assert (done.returncode, "does not fit" in done.stderr) == (5, True)
+
+
+# ---- asyncio ----
+
+
+def test_asyncio_publishes_while_the_daemon_is_away_and_finds_it_by_itself(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "d", wal_shards=1, delivery_shards=2)
+
+    async def away_and_back() -> None:
+        async with topicd.aio.connect(daemon.run.socket, spool=tmp_path / "spool", node="n1") as client:
+            await client.publish("orders", {"id": 1}, tag="t", meta={"k": 1})
+            assert (await client.publish_many("orders", [b"two", ("three", "x")])).count == 2
+            places = await asyncio.gather(*(client.publish_soon("orders", b"%d" % n) for n in range(50)))
+            assert places == sorted(set(places))
+            assert client.spool.pending == 52
+            assert not await client.spool.wait(0.05)
+            with pytest.raises(ConnectionLost):
+                await client.fetch("orders")
+            with daemon:
+                assert await client.spool.wait(WAIT_S)
+                assert (client.spool.pending, client.spool.error) == (0, None)
+                found = (await until_found(client, "orders")).records
+                expected = [b'{"id":1}', b"two", b"three", *(b"%d" % n for n in range(50))]
+                assert [record.data for record in found] == expected
+                assert (found[0].tag, found[0].node, found[0].meta) == ("t", "n1", {"k": 1})
+                await client.publish("orders", b"last")
+                assert await client.spool.wait(WAIT_S)
+            await client.publish("orders", b"left")
+        with pytest.raises(InvalidRequest):
+            await client.publish("orders", b"closed")
+        await client.close()
+
+    async def until_found(client: topicd.aio.AsyncClient, topic: str) -> Batch:
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                try:
+                    return await client.fetch(topic)
+                except ConnectionLost:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(away_and_back())
+    # What the asyncio client left, the blocking one sends: one directory, one form.
+    with daemon, spooled(daemon, tmp_path / "spool") as client:
+        assert client.spool.wait(WAIT_S)
+        assert payloads(daemon, "orders")[-2:] == [b"last", b"left"]
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_asyncio_keeps_the_order_of_tasks_and_refuses_when_the_spool_is_full(
+    tmp_path: Path, durability: Literal["os", "fsync"]
+) -> None:
+    daemon = Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1)
+
+    async def fill() -> int:
+        options = {"spool_durability": durability, "spool_bytes": 64 * 1024}
+        async with topicd.aio.connect(daemon.run.socket, spool=tmp_path / "spool", **options) as client:  # type: ignore[arg-type]
+            for wrong in (client.publish("no topic!", b""), client.publish("orders", b"", key="k")):
+                with pytest.raises(InvalidRequest):
+                    await wrong
+            taken = 0
+            with pytest.raises(ChannelFull):
+                while True:
+                    tasks = [client.publish("orders", b"%06d" % (taken + n) + b"." * 500) for n in range(10)]
+                    done = await asyncio.gather(*tasks, return_exceptions=True)
+                    good = [place for place in done if isinstance(place, int)]
+                    assert good == done[: len(good)] == sorted(good)
+                    taken += len(good)
+                    if len(good) < len(done):
+                        raise next(error for error in done if isinstance(error, BaseException))
+            assert client.spool.pending == taken > 50
+            with pytest.raises(InUse):
+                await topicd.aio.connect(daemon.run.socket, spool=tmp_path / "spool")
+            return taken
+
+    taken = asyncio.run(fill())
+    with daemon, spooled(daemon, tmp_path / "spool") as client:
+        assert client.spool.wait(WAIT_S)
+        assert [int(data[:6]) for data in payloads(daemon, "orders")] == list(range(taken))

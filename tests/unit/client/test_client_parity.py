@@ -13,6 +13,7 @@ import topicd
 import topicd.aio
 from topicd.client.aio.channels import AsyncChannels, AsyncChannelWatch
 from topicd.client.aio.receipts import AsyncDeliveries, AsyncDelivery
+from topicd.client.aio.spool import AsyncSpool
 from topicd.client.aio.stages import AsyncStages
 from topicd.client.blocking.channels import Channels, ChannelWatch
 from topicd.client.blocking.job import Jobs
@@ -43,9 +44,6 @@ PAIRS = [
 EXCEPTIONS = {
     "forked": "a loop does not outlive a fork, so asyncio clients have nothing to do after one",
     "publish_soon": "a future of the loop; in the blocking client that is a producer's delivery",
-    "spool": "publishing through a spool waits for nothing that a loop would have to wait for",
-    "spool_durability": "of the spool",
-    "spool_bytes": "of the spool",
     "max_connections": "threads share connections; the asyncio client has one to each shard",
 }
 SPECIAL = {"__iter__": "__aiter__", "__next__": "__anext__", "__enter__": "__aenter__", "__exit__": "__aexit__"}
@@ -89,6 +87,17 @@ def test_everything_is_documented_on_both_faces(blocking: type[Any], asynchronou
         for name, member in members(cls).items():
             if inspect.isfunction(member) and name != "parcel_settled":
                 assert inspect.getdoc(member), f"{cls.__name__}.{name}"
+
+
+def test_what_a_spool_offers_its_users_is_the_same() -> None:
+    inside = {"put", "stop", "close"}  # called by the client that it belongs to
+    mine = {name: member for name, member in members(topicd.Spool).items() if name not in inside}
+    twin = members(AsyncSpool)
+    assert sorted(mine) == sorted(twin)
+    for name, member in mine.items():
+        assert inspect.getdoc(twin[name]), name
+        if inspect.isfunction(member):
+            assert shape(member) == shape(twin[name]), name
 
 
 def test_both_connect_alike() -> None:

@@ -22,26 +22,29 @@ from topicd.client.core.address import TOKEN_ENV, with_ca_file
 from topicd.client.core.arguments import Match, Nodes, Start, excluded
 from topicd.client.core.collecting import BATCH_BYTES, BATCH_RECORDS, INFLIGHT, LINGER_S, OnFull
 from topicd.client.core.decode import Decode, decoder_of
-from topicd.client.core.encode import Serializer, named_serializer
+from topicd.client.core.encode import Serializer, encode_list, encode_one, label, named_serializer
 from topicd.client.core.events import Disconnected, Events, Reconnected
 from topicd.client.core.gaps import OnGap, gap_choice
 from topicd.client.core.options import (
     DEFAULT_TIMEOUT_S,
+    SPOOL_BYTES,
     STAGE_TTL_S,
     OwnTimeout,
     Timeout,
     seconds,
 )
-from topicd.client.core.records import Event, Record
+from topicd.client.core.records import Event, Published, Record
 from topicd.client.core.settling import own_name
 from topicd.client.core.watching import wanted_by
 from topicd.errors import InvalidRequest
 from topicd.ipc.protocol.retry import Tempo
 from topicd.limits import MIB
+from topicd.model import check_topic_name
 
 if TYPE_CHECKING:
     from topicd.client.aio.chat import AsyncChat
     from topicd.client.aio.queue import AsyncQueue
+    from topicd.client.aio.spool import AsyncSpool, Spooling
     from topicd.client.aio.stages import AsyncStages
 
 
@@ -55,10 +58,14 @@ def connect(
     ca_file: str | os.PathLike[str] | None = None,
     serializer: str | Serializer = "json",
     tempo: Tempo | None = None,
+    spool: str | os.PathLike[str] | None = None,
+    spool_durability: Literal["os", "fsync"] = "os",
+    spool_bytes: int = SPOOL_BYTES,
     on_disconnect: Callable[[Disconnected], Any] | None = None,
     on_reconnect: Callable[[Reconnected], Any] | None = None,
 ) -> Opening[AsyncClient]:
-    """Like topicd.connect: in an `async with`, or awaited.
+    """Like topicd.connect: in an `async with`, or awaited. With a `spool`, what needs the daemon raises ConnectionLost
+    until it was found, in the background.
 
     >>> async with topicd.aio.connect() as client:    # doctest: +SKIP
     ...     seq = await client.publish("orders", {"id": 7})
@@ -69,11 +76,27 @@ def connect(
     limit, patience = seconds(timeout), seconds(wait)
     find = partial(find_daemon, target, os.environ, timeout=limit, token=token, wait=patience, tempo=tempo)
 
-    async def made() -> AsyncClient:
+    async def found() -> AioCaller:
         shard_map = await asyncio.get_running_loop().run_in_executor(None, find)
         events = Events(tempo.monotonic, on_disconnect, on_reconnect)
-        caller = AioCaller(shard_map, tempo=tempo, timeout=limit, token=token, events=events)
-        return AsyncClient(caller, node=node, serializer=serializer)
+        return AioCaller(shard_map, tempo=tempo, timeout=limit, token=token, events=events)
+
+    async def made() -> AsyncClient:
+        if spool is None:
+            return AsyncClient(await found(), node=node, serializer=serializer)
+        from topicd.client.aio.spool import Spooling
+        from topicd.client.blocking.client import connect as drain
+
+        label(node, "node")
+        named_serializer(serializer)
+        spooling = await Spooling.open(
+            os.fspath(spool),
+            partial(drain, target, timeout=timeout, token=token, tempo=tempo),
+            found,
+            durability=spool_durability,
+            max_bytes=spool_bytes,
+        )
+        return AsyncSpooledClient(spooling, node=node, serializer=serializer)
 
     return Opening(made())
 
@@ -276,6 +299,11 @@ class AsyncClient(AsyncOperations):
         self._check_open()
         return AsyncChat(self._caller)
 
+    @property
+    def spool(self) -> AsyncSpool:
+        """What waits for the daemon, of a client that was connected with a spool."""
+        raise InvalidRequest("the client has no spool: connect(spool=DIR)")
+
     def _check_open(self) -> None:
         if self._caller.closed:
             raise InvalidRequest("the client is closed")
@@ -289,3 +317,77 @@ class AsyncClient(AsyncOperations):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+class AsyncSpooledClient(AsyncClient):
+    """Made by `topicd.aio.connect(spool=DIR)`. Reading and watching raise ConnectionLost until the daemon is found."""
+
+    def __init__(self, spooling: Spooling, *, node: str | None, serializer: str | Serializer) -> None:
+        # Not the parent's: there may be no daemon to have connections to.
+        self._node = label(node, "node")
+        self._serialize = named_serializer(serializer)
+        self._spooling = spooling
+
+    @property
+    def _caller(self) -> AioCaller:
+        return self._spooling.caller
+
+    @_caller.setter
+    def _caller(self, caller: AioCaller) -> None:
+        raise AttributeError("a client with a spool finds its daemon by itself")
+
+    @property
+    def spool(self) -> AsyncSpool:
+        return self._spooling.spool
+
+    def publish_soon(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> asyncio.Future[int]:
+        """`publish` without a coroutine: a future of its place in the spool."""
+        frames = encode_one(data, tag, node or self._node, meta, self._serialize)
+        return self._spooling.put(check_topic_name(topic), 1, frames)
+
+    async def publish(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        meta: dict[str, Any] | None = None,
+        key: str | bytes | None = None,
+    ) -> int:
+        """Puts one record into the spool and returns its place there: it has no seq yet. Stored once without a key."""
+        if key is not None:
+            raise InvalidRequest("a spool stores each publish once; it takes no key")
+        return await self.publish_soon(topic, data, tag=tag, node=node, meta=meta)
+
+    async def publish_many(
+        self,
+        topic: str,
+        records: Sequence[Any],
+        *,
+        tag: str | bytes | None = None,
+        node: str | bytes | None = None,
+        performance: bool = False,
+    ) -> Published:
+        """Puts a list of records into the spool, batch by batch. Seqs are 0: they are not known yet."""
+        check_topic_name(topic)
+        if performance:
+            raise InvalidRequest("a spool does not know where the daemon's time goes")
+        batches = encode_list(records, tag, node, self._node, self._serialize)
+        await asyncio.gather(*[self._spooling.put(topic, count, frames) for frames, count in batches])
+        return Published(0, 0, sum(count for _, count in batches))
+
+    def _check_open(self) -> None:
+        self._spooling.check_open()
+
+    async def close(self) -> None:
+        """What is still in the spool stays there for the next client. May be called twice."""
+        await self._spooling.close()

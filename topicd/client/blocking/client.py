@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from topicd.client.blocking.caller import Caller
@@ -354,25 +353,15 @@ class SpooledClient(Client):
         # Not the parent's: there may be no daemon to have connections to.
         self._node = label(node, "node")
         self._serialize = named_serializer(serializer)
-        self._connect = connect
-        self._lock = Lock()
-        self._client: Client | None = None
-        self._closed = False
+        from topicd.client.spool.ondemand import OnDemand
         from topicd.client.spool.spool import Spool
 
-        self._spool = Spool(directory, self._connected, durability=durability, max_bytes=max_bytes)
-
-    def _connected(self) -> Client:
-        with self._lock:
-            if self._closed:
-                raise InvalidRequest("the client is closed")
-            if self._client is None:
-                self._client = self._connect()
-            return self._client
+        self._client = OnDemand(connect)
+        self._spool = Spool(directory, self._client.get, durability=durability, max_bytes=max_bytes)
 
     @property
     def _caller(self) -> Caller:
-        return self._connected().caller
+        return self._client.get().caller
 
     @_caller.setter
     def _caller(self, caller: Caller) -> None:
@@ -418,17 +407,13 @@ class SpooledClient(Client):
         return Published(0, 0, total)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._client.closed:
             raise InvalidRequest("the client is closed")
 
     def close(self) -> None:
         """What is still in the spool stays there for the next client. May be called twice."""
-        if self._closed:
+        if self._client.closed:
             return
         self._spool.stop()
-        with self._lock:
-            self._closed = True
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._client.close()
         self._spool.close()
