@@ -31,13 +31,15 @@ from topicd.shards.storage.segment.index import offset_at
 from topicd.shards.storage.segment.load import load_segments
 from topicd.shards.storage.segment.packed import pack
 from topicd.shards.storage.segment.places import resolve
-from topicd.shards.storage.segment.words import Words
+from topicd.shards.storage.segment.words import Words, train
 
 TOPIC = "logs"
 _SERVICES = ("gateway", "orders", "billing", "search", "auth")
 _PATHS = ("/v1/orders", "/v1/orders/{}", "/v1/users/{}/cart", "/v1/search", "/healthz", "/v1/payments/{}")
 _AGENTS = ("Mozilla/5.0 (X11; Linux x86_64)", "okhttp/4.12", "python-httpx/0.27", "curl/8.5")
 LEVEL = 3
+READS = 3  # the best of them counts; one is long enough of
+MANY = 1_000_000  # records
 
 
 def lines(count: int) -> Iterator[bytes]:
@@ -65,7 +67,7 @@ def lines(count: int) -> Iterator[bytes]:
 def ratios(data: DataDir, topic_id: int) -> str:
     """Of the sealed segments, as many as a minute allows."""
     fs, directory, words = RealFs(), data.topic(topic_id), Words()
-    plain = packed = with_words = 0
+    plain = packed = with_words = always = 0
     until = time.monotonic() + 60
     for info in load_segments(fs, directory).segments:
         if not info.sealed or time.monotonic() > until:
@@ -76,9 +78,11 @@ def ratios(data: DataDir, topic_id: int) -> str:
         plain += len(view)
         packed += pack(view, ends, info.first_seq, LEVEL).size
         with_words += words.pack(view, ends, info, LEVEL, pack).size
+        always += pack(view, ends, info.first_seq, LEVEL, train(view, ends)).size
     return (
         f"bytes: plain {plain}, zstd {packed} (1:{plain / packed:.2f}), "
-        f"zstd with a dictionary where it pays {with_words} (1:{plain / with_words:.2f})"
+        f"zstd with a dictionary where it pays {with_words} (1:{plain / with_words:.2f}), "
+        f"in every segment {always} (1:{plain / always:.2f})"
     )
 
 
@@ -128,9 +132,9 @@ def settle(client: topicd.Client) -> None:
         time.sleep(0.2)
 
 
-def silence(cold: Path, run_dir: Path) -> Path:
+def silence(cold: Path, run_dir: Path) -> tuple[Path, Path]:
     """From now on the oldest cold segment cannot be opened, and somebody waits for it."""
-    path = min(cold.glob("topics/*/seg-*"))
+    path = min(cold.glob("topics/*/seg-*.data.z"))
     kept = path.with_suffix(".kept")
     path.rename(kept)
     os.mkfifo(path)
@@ -140,58 +144,112 @@ def silence(cold: Path, run_dir: Path) -> Path:
             client.fetch(TOPIC, 0, limit=1)
 
     threading.Thread(target=ask, daemon=True).start()
-    return path
+    return kept, path
 
 
-def main(work_dir: Path, records: int, seconds: float) -> int:
-    run_dir, cold = socket_dir(), work_dir / "cold"
-    cold.mkdir()
-    argv = [sys.executable, "-m", "topicd", f"--data-dir={work_dir / 'data'}", f"--run-dir={run_dir}"]
-    argv += ["--delivery-shards=1", f"--cold-dir={cold}", "--compress=zstd", "--cold-rate-bytes=0"]
-    process = procs.start_server(argv, work_dir / "topicd.log")
+class Bench:
+    """A daemon in a directory that may have been filled before."""
+
+    def __init__(self, work_dir: Path) -> None:
+        self.data = DataDir(work_dir / "data")
+        self.cold = work_dir / "cold"
+        self.cold.mkdir(exist_ok=True)
+        self.run_dir = socket_dir()
+        self._log = work_dir / "topicd.log"
+        self._argv = [sys.executable, "-m", "topicd", f"--data-dir={work_dir / 'data'}", f"--run-dir={self.run_dir}"]
+        self._argv += ["--delivery-shards=1", f"--cold-dir={self.cold}", "--compress=zstd", "--cold-rate-bytes=0"]
+        self._process = procs.start_server(self._argv, self._log)
+
+    def client(self) -> topicd.Client:
+        def alive() -> bool:
+            return self._process.poll() is None
+
+        until_up(lambda: topicd.connect(self.run_dir, timeout=60).close(), "topicd", alive)
+        return topicd.connect(self.run_dir, timeout=120)
+
+    def restart(self) -> None:
+        self.stop()
+        self._process = procs.start_server(self._argv, self._log)
+
+    def stop(self) -> None:
+        procs.stop(self._process)
+
+
+def fill(client: topicd.Client, records: int) -> None:
+    client.configure(TOPIC, hot_retain_segments=0, hot_retain_bytes=0)
+    with client.producer() as producer:
+        for line in lines(records):
+            producer.send(TOPIC, line)
+    time.sleep(3)  # a checkpoint
+
+
+def history(client: topicd.Client) -> None:
+    client.configure(TOPIC, hot_retain_segments=0)
+    settle(client)
+    reads = 1 if client.state(TOPIC).count >= MANY else READS
+    plain = max(read_rate(client) for _ in range(reads))
+    client.configure(TOPIC, hot_retain_segments=1)
+    began = time.monotonic()
+    settle(client)
+    row = client.tier_state(TOPIC)
+    print(f"moved {row['segments']['cold_packed']} segments in {time.monotonic() - began:.1f} s", flush=True)
+    packed = max(read_rate(client) for _ in range(reads))
+    print(f"history: plain {plain:,.0f} records/s, cold and packed {packed:,.0f} ({packed / plain:.2f}, bar 0.5)")
+
+
+def latencies(bench: Bench, client: topicd.Client, seconds: float) -> None:
+    through = client.tier_state(TOPIC)["cold_through_seq"]
+    chance = random.Random(3)
+    few = [chance.randrange(1, through + 1) for _ in range(200)]
+    single(client, few)
+    warm = single(client, few * 5)
+    any_of_all = single(client, [chance.randrange(1, through + 1) for _ in range(1_000)])
+    p50, everywhere = quantile(warm, 0.5), quantile(any_of_all, 0.5)
+    print(f"single record p50: {p50:.0f} µs warm (bar 300), {everywhere:.0f} µs anywhere", flush=True)
+    # A daemon that has opened none of the cold segments yet.
+    client.close()
+    bench.restart()
+    with bench.client() as fresh:
+        live(fresh, seconds / 4)  # warm
+        before = live(fresh, seconds)
+        kept, path = silence(bench.cold, bench.run_dir)
+        try:
+            after = live(fresh, seconds)
+        finally:
+            kept.rename(path)
+    for name, was, now in zip(("append", "push"), before, after, strict=True):
+        print(f"{name} p99: {was:.0f} µs, {now:.0f} µs beside a silent cold directory ({now / was:.2f}, bar 1.1)")
+
+
+def main(work_dir: Path, steps: Sequence[str], records: int, seconds: float) -> int:
+    bench = Bench(work_dir)
     try:
-        until_up(lambda: topicd.connect(run_dir, timeout=60).close(), "topicd", lambda: process.poll() is None)
-        with topicd.connect(run_dir, timeout=120) as client:
-            client.configure(TOPIC, hot_retain_segments=0, hot_retain_bytes=0)
-            with client.producer() as producer:
-                for line in lines(records):
-                    producer.send(TOPIC, line)
-            time.sleep(3)  # a checkpoint
-            print(ratios(DataDir(work_dir / "data"), client.state(TOPIC).topic_id), flush=True)
-            plain = max(read_rate(client) for _ in range(3))
-            client.configure(TOPIC, hot_retain_segments=1)
-            began = time.monotonic()
-            settle(client)
-            row = client.tier_state(TOPIC)
-            print(f"moved {row['segments']['cold_packed']} segments in {time.monotonic() - began:.1f} s", flush=True)
-            packed = max(read_rate(client) for _ in range(3))
-            print(
-                f"history: plain {plain:,.0f} records/s, cold and packed {packed:,.0f} ({packed / plain:.2f}, bar 0.5)"
-            )
-            chance = random.Random(3)
-            few = [chance.randrange(1, row["cold_through_seq"] + 1) for _ in range(200)]
-            single(client, few)
-            warm = single(client, few * 5)
-            any_of_all = single(client, [chance.randrange(1, row["cold_through_seq"] + 1) for _ in range(1_000)])
-            p50, everywhere = quantile(warm, 0.5), quantile(any_of_all, 0.5)
-            print(f"single record p50: {p50:.0f} µs warm (bar 300), {everywhere:.0f} µs anywhere")
-            before = live(client, seconds)
-        procs.stop(process)
-        process = procs.start_server(argv, work_dir / "topicd.log")
-        until_up(lambda: topicd.connect(run_dir, timeout=60).close(), "topicd", lambda: process.poll() is None)
-        silence(cold, run_dir)
-        with topicd.connect(run_dir, timeout=120) as client:
-            after = live(client, seconds)
-        for name, was, now in zip(("append", "push"), before, after, strict=True):
-            print(f"{name} p99: {was:.0f} µs, {now:.0f} µs beside a silent cold directory ({now / was:.2f}, bar 1.1)")
+        with bench.client() as client:
+            if "fill" in steps:
+                fill(client, records)
+            if "ratios" in steps:
+                print(ratios(bench.data, client.state(TOPIC).topic_id), flush=True)
+            if "history" in steps:
+                history(client)
+            if "latencies" in steps:
+                latencies(bench, client, seconds)
     finally:
-        procs.stop(process)
+        bench.stop()
     return 0
 
+
+STEPS = ("fill", "ratios", "history", "latencies")
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--records", type=int, default=None)
+    parser.add_argument("--dir", type=Path, default=None, help="stays, so that steps can be done one by one")
+    parser.add_argument("--steps", default=",".join(STEPS), help="in this order; the first fills the directory")
     given = parser.parse_args()
+    count = given.records or (40_000 if given.quick else 10_000_000)
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as place:
-        sys.exit(main(Path(place), 40_000 if given.quick else 10_000_000, 4.0 if given.quick else 30.0))
+        if given.dir is not None:
+            given.dir.mkdir(parents=True, exist_ok=True)
+        directory = given.dir or Path(place)
+        sys.exit(main(directory, given.steps.split(","), count, 4.0 if given.quick else 30.0))

@@ -34,7 +34,7 @@ class Words:
             self._left -= 1
             return pack(frames, ends, info.first_seq, level, b"")
         if self._left <= 0:
-            self._words, self._left = _train(frames, ends), _TRY_AGAIN
+            self._words, self._left = train(frames, ends), _TRY_AGAIN
         self._left -= 1
         without = pack(frames, ends, info.first_seq, level, b"")
         if not self._words:
@@ -46,7 +46,8 @@ class Words:
         return without
 
 
-def _train(frames: memoryview, ends: Sequence[int]) -> bytes:
+def train(frames: memoryview, ends: Sequence[int]) -> bytes:
+    """Empty: there is too little to learn from."""
     step = max(1, len(ends) // _SAMPLES)
     starts = (0, *ends)
     samples = [bytes(frames[starts[n] : ends[n]]) for n in range(0, len(ends), step) if ends[n] > starts[n]]
