@@ -9,4 +9,7 @@ void publish_word(uint64_t *value, uint64_t what, uint32_t *word);
 /* An aligned place of `size` bytes inside the view; false with an exception set. (futex.c) */
 bool take_place(PyObject *offset, const Py_buffer *view, uint64_t size, void **out);
 
+/* Head and payload into a mapped file; 0, or an errno if a page of it cannot be had. (window.c) */
+int store_message(uint8_t *place, const uint8_t *head, size_t head_bytes, const uint8_t *payload, size_t length);
+
 #endif

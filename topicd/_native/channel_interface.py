@@ -8,6 +8,8 @@ The words of a writer's private state, u64 each, in native byte order:
    16  cut     from this end on nothing more goes into the file
    24  full    no message may end behind this offset
    32  most    bytes of a payload
+   40  from    where in the file the window begins that is mapped
+   48  to      where it ends; 0: there is none
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from typing import Protocol
 
 from topicd._native.interface import Buffer
 
-END_AT, SHIFT_AT, CUT_AT, FULL_AT, MOST_AT = 0, 8, 16, 24, 32
-STATE_BYTES = 40
+END_AT, SHIFT_AT, CUT_AT, FULL_AT, MOST_AT, FROM_AT, TO_AT = 0, 8, 16, 24, 32, 40, 48
+STATE_BYTES = 56
 FOREVER_NS = 2**64 - 1
 
 Split = tuple[list[bytes], list[int], int, str]  # payloads, offsets behind them, position, why it ended there
@@ -42,9 +44,26 @@ class ChannelCore(Protocol):
         ...
 
     def send_message(
-        self, fd: int, state: Buffer, payload: Buffer, memory: Buffer | None, value_at: int, signal_at: int, /
+        self,
+        fd: int,
+        state: Buffer,
+        payload: Buffer,
+        memory: Buffer | None,
+        value_at: int,
+        signal_at: int,
+        window: Buffer | None,
+        /,
     ) -> int:
-        """Write the message at the state's end, move the end, publish it if memory is given. 0: cut, full, large."""
+        """Write the message at the state's end, move the end, publish it if memory is given. 0: cut, full, large.
+        What lies in the window as a whole is stored there; the twin writes it to the file, which is the same."""
+        ...
+
+    def reserve(self, fd: int, offset: int, length: int, /) -> bool:
+        """Room on the disk for a part of the file, which grows by zeros to have it. False: this filesystem cannot."""
+        ...
+
+    def populate(self, window: Buffer, start: int, end: int, /) -> bool:
+        """Bring pages of a mapping into memory, ready to be stored to. False: this kernel cannot; OSError: no page."""
         ...
 
     def split_messages(self, buffer: Buffer, start: int, end: int, base: int, most: int, limit: int, /) -> Split:

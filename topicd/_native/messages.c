@@ -181,30 +181,43 @@ static int write_parts(int fd, struct iovec *parts, int count, uint64_t offset)
 }
 
 /* The words of the writer's private state: channel_interface.py. */
-enum { STATE_END, STATE_SHIFT, STATE_CUT, STATE_FULL, STATE_MOST, STATE_WORDS };
+enum { STATE_END, STATE_SHIFT, STATE_CUT, STATE_FULL, STATE_MOST, STATE_FROM, STATE_TO, STATE_WORDS };
 
-static int send_to(int fd, uint64_t *state, const Py_buffer *payload)
+/* Where the message lies in the mapped window; NULL: not in there as a whole. */
+static uint8_t *place_in(const uint64_t *state, const Py_buffer *window, uint64_t position, uint64_t size)
 {
-    uint64_t end = state[STATE_END], length = (uint64_t)payload->len;
-    uint8_t head[HEAD];
-    write_head(head, payload->buf, length);
-    struct iovec parts[2] = {{head, HEAD}, {payload->buf, length}};
+    uint64_t from = state[STATE_FROM], to = state[STATE_TO];
+    if (!window || position < from || position > to || size > to - position || to - from > (uint64_t)window->len)
+        return NULL;
+    return (uint8_t *)window->buf + (position - from);
+}
+
+static int send_to(int fd, uint64_t *state, const Py_buffer *payload, const Py_buffer *window)
+{
+    uint64_t end = state[STATE_END], length = (uint64_t)payload->len, position = end - state[STATE_SHIFT];
+    uint8_t head[HEAD], *place = place_in(state, window, position, HEAD + length);
     int error;
     Py_BEGIN_ALLOW_THREADS
-    error = write_parts(fd, parts, length ? 2 : 1, end - state[STATE_SHIFT]);
+    write_head(head, payload->buf, length);
+    if (place)
+        error = store_message(place, head, HEAD, payload->buf, length);
+    else {
+        struct iovec parts[2] = {{head, HEAD}, {payload->buf, length}};
+        error = write_parts(fd, parts, length ? 2 : 1, position);
+    }
     Py_END_ALLOW_THREADS
     if (!error)
         state[STATE_END] = end + HEAD + length;
     return error;
 }
 
-/* send_message(fd, state, payload, memory, value_at, signal_at) -> new end; 0 if there is something to do first */
+/* send_message(fd, state, payload, memory, value_at, signal_at, window) -> new end; 0: there is something to do first */
 CORE_FUNCTION(core_send_message)
 {
     (void)module;
-    Py_buffer state, payload, memory;
+    Py_buffer state, payload, memory, window;
     void *words, *value, *signal;
-    if (!take_count("send_message", nargs, 6))
+    if (!take_count("send_message", nargs, 7))
         return NULL;
     long fd = PyLong_AsLong(args[0]);
     if (fd == -1 && PyErr_Occurred())
@@ -227,7 +240,12 @@ CORE_FUNCTION(core_send_message)
         result = PyLong_FromLong(0);
         goto out;
     }
-    int error = send_to((int)fd, own, &payload);
+    bool mapped = args[6] != Py_None;
+    if (mapped && !take_buffer(args[6], true, &window))
+        goto out;
+    int error = send_to((int)fd, own, &payload, mapped ? &window : NULL);
+    if (mapped)
+        PyBuffer_Release(&window);
     if (error) {
         errno = error;
         PyErr_SetFromErrno(PyExc_OSError);

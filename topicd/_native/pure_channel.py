@@ -77,7 +77,14 @@ def encode_messages(messages: Sequence[Buffer], first: int, into: Buffer, at: in
 
 
 def send_message(
-    fd: int, state: Buffer, payload: Buffer, memory: Buffer | None, value_at: int, signal_at: int, /
+    fd: int,
+    state: Buffer,
+    payload: Buffer,
+    memory: Buffer | None,
+    value_at: int,
+    signal_at: int,
+    window: Buffer | None,
+    /,
 ) -> int:
     view = open_buffer(payload)
     words = open_buffer(state, writable=True)
@@ -97,6 +104,18 @@ def send_message(
     if memory is not None:
         publish(memory, value_at, end + size, signal_at)
     return end + size
+
+
+def reserve(fd: int, offset: int, length: int, /) -> bool:
+    """Python has only posix_fallocate, which writes zeros where a filesystem cannot reserve."""
+    u64(offset, "offset")
+    u64(length, "length")
+    return False
+
+
+def populate(window: Buffer, start: int, end: int, /) -> bool:
+    open_span(window, start, end)
+    return False
 
 
 def _check(view: memoryview, at: int, end: int, most: int) -> tuple[int, str]:

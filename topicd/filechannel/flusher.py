@@ -31,12 +31,12 @@ class Flusher:
         # Read without a lock: the thread takes the wish back before it flushes, never after.
         if not self._wanted:
             self._wanted = True
-            _release(self._told)
+            release(self._told)
 
     def stop(self) -> None:
         self._stopped = True
-        _release(self._stopping)
-        _release(self._told)
+        release(self._stopping)
+        release(self._told)
         if self._thread.is_alive():
             self._thread.join()
 
@@ -52,6 +52,7 @@ class Flusher:
                 return  # the writer keeps it, and the next send raises it
 
 
-def _release(lock: Lock) -> None:
+def release(lock: Lock) -> None:
+    """Whoever waits for it goes on; nobody waits: the next one does not."""
     with suppress(RuntimeError):  # it is released already
         lock.release()

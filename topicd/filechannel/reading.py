@@ -88,9 +88,10 @@ class Reading:
             segment.close()
 
     def _end(self, published: int) -> int:
-        """Of the file that is written, only what lies below `published` is sure to stay."""
+        """Of the file that is written, only what lies below `published` is sure to stay: behind it is room that was
+        reserved. Asked for after `published`, the size of a file that was sealed before is final."""
         if self._segment is not None and self._known_end < published:
-            self._known_end = self._segment.end()
+            self._known_end = min(self._segment.end(), published)
         return self._known_end
 
     # ---- inside a segment ----
@@ -133,7 +134,7 @@ class Reading:
 
     def _enter(self, segment: SegmentReader) -> None:
         self._forget()
-        self._segment, self._known_end = segment, segment.end()
+        self._segment, self._known_end = segment, 0
 
     def _locate(self, published: int) -> Gap | None:
         """Open the segment that holds the offset."""

@@ -1,10 +1,11 @@
 """What lies in a channel's directory, looked at without changing anything. Promise: what a crash tore off is told from
 damage; both are reported with their offsets, nothing is guessed.
 
-A file that only grows reads as zeros where a write has not reached the disk. So a bad message at the end is torn if the
-file is too short for it or bytes of it were never written; anything else is damage. With good messages behind it a hole
-is damage too, except in a segment whose sends were synced: there it can only be part of a send that had not returned
-when the power failed, and so is everything behind it; that is cut as well, and kept beside.
+A file that only grows reads as zeros where a write has not reached the disk, and behind its last message where room was
+reserved (ahead.py). So a bad message at the end is torn if the file is too short for it or bytes of it were never
+written; anything else is damage. With good messages behind it a hole is damage too, except in a segment whose sends
+were synced: there it can only be part of a send that had not returned when the power failed, and so is everything
+behind it; that is cut as well, and kept beside.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from topicd.disk.loading import load_file
 from topicd.filechannel.layout import (
     HEADER_BYTES,
     MAX_MESSAGE,
+    MESSAGE_HEAD,
     PACKED_SUFFIX,
     PACKING_SUFFIX,
     Header,
@@ -28,8 +30,10 @@ from topicd.filechannel.layout import (
     unpack_header,
 )
 from topicd.filechannel.segment import next_good
+from topicd.limits import KIB
 
 _SECTOR = 512
+_ZEROS = 64 * KIB  # looked at in one go
 
 
 @dataclass(slots=True)
@@ -174,7 +178,7 @@ def _look_at_tail(fs: Fs, directory: Path, found: Survey, published: int | None)
         found.appendable = False
         return
     at, keep = _walk(view, start, size, last, found, believed=published is not None)
-    last.end = last.begin + at - HEADER_BYTES
+    last.end, last.file_bytes = last.begin + at - HEADER_BYTES, at
     if at < size:
         found.torn = Torn(last.segment_id, last.end, size - at, keep)
 
@@ -189,11 +193,15 @@ def _walk(view: memoryview, at: int, size: int, last: Segment, found: Survey, *,
             break
         if believed:
             return good, False
+        written = _written_end(view, at, size)
+        if written == at:
+            return good, False  # nothing but zeros
         behind = next_good(view, at, size)
-        unwritten = _never_written(view, at, behind)
-        if behind >= size and (fault == "short" or unwritten):
-            return good, fault == "checksum" and any(view[at:])
-        if behind < size and last.synced and unwritten:
+        if behind >= size:
+            behind = max(written, _its_end(view, at, size))
+            if fault == "short" or view[behind - 1] == 0 or _never_written(view, at, behind):
+                return good, fault == "checksum"
+        elif last.synced and _never_written(view, at, behind):
             return good, True
         shift = last.begin - HEADER_BYTES
         found.damage.append(Damage(at + shift, behind + shift, f"a message fails its {fault}"))
@@ -201,7 +209,26 @@ def _walk(view: memoryview, at: int, size: int, last: Segment, found: Survey, *,
     return good, False
 
 
+def _written_end(view: memoryview, start: int, end: int) -> int:
+    """Behind the last byte that is not zero."""
+    while start < end:
+        first = max(start, end - _ZEROS)
+        kept = bytes(view[first:end]).rstrip(b"\0")
+        if kept:
+            return first + len(kept)
+        end = first
+    return start
+
+
+def _its_end(view: memoryview, at: int, size: int) -> int:
+    """Where the message ends if its length is right."""
+    if size - at < MESSAGE_HEAD:
+        return size
+    length = int.from_bytes(view[at : at + 4], "big")
+    return at + MESSAGE_HEAD + length if length <= min(MAX_MESSAGE, size - at - MESSAGE_HEAD) else at
+
+
 def _never_written(view: memoryview, start: int, end: int) -> bool:
-    """Zeros up to the end of a sector or of the file."""
+    """Zeros up to the end of a sector."""
     edges = range((start // _SECTOR + 1) * _SECTOR, end + 1, _SECTOR)
-    return any(view[edge - 1] == 0 for edge in edges) or (end == len(view) and view[end - 1] == 0)
+    return any(view[edge - 1] == 0 for edge in edges)

@@ -19,6 +19,7 @@ from topicd._native.channel_interface import CUT_AT, END_AT, FULL_AT, MOST_AT, S
 from topicd._native.interface import Buffer
 from topicd.errors import InvalidRequest, RecordTooLarge, TopicdError
 from topicd.filechannel.active import Active, begin_segment, go_on
+from topicd.filechannel.ahead import Ahead
 from topicd.filechannel.collector import Collector
 from topicd.filechannel.errors import ChannelClosed, ChannelFailed, ChannelFull
 from topicd.filechannel.flusher import Flusher
@@ -46,6 +47,8 @@ class Writer:
         self._active: Active | None = None
         self._fd = -1
         self._cut = self._full = 0
+        self._ahead = Ahead(self._state, self._written, settings.cut_bytes) if self._mode == "os" else None
+        self._window: Buffer | None = None  # what the ahead one points the state at
         self._unclean = False  # bytes of a write that was cut off may lie behind the end
         self._error: TopicdError | None = None
         # Of `buffered`: messages that begin at offset _base and are not in the file, unless the end has passed _base.
@@ -70,6 +73,8 @@ class Writer:
             end = max(found.end, published or 0)
             self._active = self._adopt(found, end, synced)
             self._store(END_AT, end)
+            if self._ahead is not None:
+                self._ahead.begin(self._active)
             self._base = end
             place.begin_page(end, end if self._settings.is_synced else 0)
         self.collector.collect()
@@ -107,6 +112,8 @@ class Writer:
                     self._clean(active)
                     self._write_out(active)
             finally:
+                if self._ahead is not None:
+                    self._ahead.stop()
                 with self._sync_lock:
                     active.file.close()
         self._place.page.wake(SPACE_AT)
@@ -115,7 +122,7 @@ class Writer:
         """In a child process: its copy of the locks may be held by threads that it does not have."""
         self._lock, self._sync_lock = Lock(), Lock()
         self._error = ChannelClosed("the channel was opened by the parent process; open it again in the child")
-        self._active, self._flusher = None, None
+        self._active, self._flusher, self._ahead = None, None, None
         self._stop_quick()
 
     # ---- numbers ----
@@ -127,10 +134,13 @@ class Writer:
         # A shift may be below zero: positions are computed modulo 2**64.
         _native.core.store(self._state, at, value & MAX_U64)
 
+    def _written(self) -> int:
+        return self._load(END_AT)
+
     @property
     def written(self) -> int:
         """Behind the last message that is in the file."""
-        return self._load(END_AT)
+        return self._written()
 
     @property
     def end(self) -> int:
@@ -173,11 +183,23 @@ class Writer:
             if written == self._base:
                 room = min(SCRATCH_BYTES, self._full - written, max(self._cut - written, 0))
                 self._hold = memoryview(self._scratch)[: max(room, 0)]
-        elif self._fd >= 0:
+        elif self._fd >= 0 and self._ahead is None:
             self._store(CUT_AT, self._cut)
+
+    def _look_ahead(self) -> None:
+        """After a message by itself: more of them may follow. (Batches are written: one call for many needs no map.)"""
+        with self._lock:
+            active = self._active
+            if active is None or self._ahead is None or self._error is not None or self._unclean:
+                return
+            window, again = self._ahead.window(active.position(min(self._cut, self._full)))
+            if self._fd >= 0:
+                self._window = window
+                self._store(CUT_AT, min(self._cut, active.begin + again - HEADER_BYTES))
 
     def _stop_quick(self) -> None:
         self._store(CUT_AT, 0)
+        self._window = None
         self._hold = memoryview(b"")
 
     # ---- sending ----
@@ -191,13 +213,17 @@ class Writer:
                 if self._flusher is not None:
                     end = self._hold_back(payload)
                 else:
-                    end = core.send_message(self._fd, self._state, payload, memory, PUBLISHED_AT, WRITTEN_AT)
+                    end = core.send_message(
+                        self._fd, self._state, payload, memory, PUBLISHED_AT, WRITTEN_AT, self._window
+                    )
         except OSError as error:
             raise self._fail(error) from error
         except (TypeError, BufferError):
             raise _no_bytes(payload) from None
         if not end:
-            return self.send_many([payload], timeout)
+            end = self.send_many([payload], timeout)
+            self._look_ahead()
+            return end
         if self._mode == "fsync":
             self._sync_to(end)
         return end
@@ -310,6 +336,9 @@ class Writer:
         """An interrupt came between a write and the note of it: those bytes are nobody's."""
         if self._unclean:
             try:
+                if self._ahead is not None:
+                    self._ahead.end()
+                    self._ahead.begin(active)
                 active.file.truncate(active.position(self.written))
             except OSError as error:
                 raise self._fail(error) from error
@@ -322,11 +351,16 @@ class Writer:
                 end = self.written
                 if self._settings.is_synced:
                     active.file.sync_data()
+                self._stop_quick()
+                if self._ahead is not None:
+                    self._ahead.end()
                 sealed = active.segment
                 sealed.end, sealed.file_bytes = end, active.position(end)
                 header = self._header(sealed.segment_id + 1, end)
                 fresh = begin_segment(self._place.fs, self._place.directory, header, before=sealed)
                 self._active = fresh
+                if self._ahead is not None:
+                    self._ahead.begin(fresh)
                 active.file.close()
                 if self._settings.is_synced:
                     self._tell_synced(end)

@@ -73,14 +73,14 @@ MUTANTS = [
     (
         "filechannel: damage with messages behind it is cut",
         f"{HERE}/survey.py",
-        "        behind = next_good(view, at, size)\n",
-        "        behind = size\n",
+        "        behind = next_good(view, at, size)\n        if behind >= size:\n",
+        "        behind = size\n        if behind >= size:\n",
     ),
     (
         "filechannel: a hole that was never written is damage",
         f"{HERE}/survey.py",
-        "        if behind < size and last.synced and unwritten:\n",
-        "        if False:\n",
+        "        elif last.synced and _never_written(view, at, behind):\n",
+        "        elif False:\n",
     ),
     (
         "filechannel: the page of another boot is believed",
@@ -105,5 +105,35 @@ MUTANTS = [
         f"{HERE}/receiver.py",
         "        self.wake()\n        self._on_close",
         "        self._on_close",
+    ),
+    (
+        "filechannel: a sealed segment keeps the room behind its end",
+        f"{HERE}/ahead.py",
+        "                active.file.truncate(active.position(self._written()))\n",
+        "                pass\n",
+    ),
+    (
+        "filechannel: receivers believe the size of the segment that is written",
+        f"{HERE}/reading.py",
+        "self._known_end = min(self._segment.end(), published)",
+        "self._known_end = self._segment.end()",
+    ),
+    (
+        "filechannel: a channel reserves beyond its bound",
+        f"{HERE}/ahead.py",
+        "end = min(begin + self._window_bytes, self._limit) // grain * grain",
+        "end = (begin + self._window_bytes) // grain * grain",
+    ),
+    (
+        "filechannel: room behind the last message hides that it is damaged",
+        f"{HERE}/survey.py",
+        "            behind = max(written, _its_end(view, at, size))\n",
+        "            behind = size\n",
+    ),
+    (
+        "filechannel: a message of zeros at the end is taken for room",
+        f"{HERE}/survey.py",
+        "        behind = next_good(view, at, size)\n",
+        "        behind = next_good(view, at, written)\n",
     ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import threading
@@ -17,10 +18,12 @@ from topicd._native.channel_interface import (
     CUT_AT,
     END_AT,
     FOREVER_NS,
+    FROM_AT,
     FULL_AT,
     MOST_AT,
     SHIFT_AT,
     STATE_BYTES,
+    TO_AT,
     ChannelCore,
 )
 
@@ -153,22 +156,76 @@ def test_a_send_writes_moves_the_end_and_publishes(core: ChannelCore, tmp_path: 
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     try:
         words, memory = state(1000, 936, 1020, 1036), bytearray(64)
-        assert core.send_message(fd, words, b"twelve bytes", memory, 0, 8) == 1020
+        assert core.send_message(fd, words, b"twelve bytes", memory, 0, 8, None) == 1020
         assert pure.load(words, END_AT) == pure.load(memory, 0) == 1020
         assert os.pread(fd, 99, 64) == pure_channel.message_head(b"twelve bytes", 99) + b"twelve bytes"
         # Behind the cut, too large, behind the room: nothing happens.
-        assert core.send_message(fd, words, b"", memory, 0, 8) == 0
+        assert core.send_message(fd, words, b"", memory, 0, 8, None) == 0
         pure.store(words, CUT_AT, 2000)
-        assert core.send_message(fd, words, b"ninebytes", memory, 0, 8) == 0
+        assert core.send_message(fd, words, b"ninebytes", memory, 0, 8, None) == 0
         pure.store(words, FULL_AT, 9000)
-        assert core.send_message(fd, words, bytes(101), memory, 0, 8) == 0
+        assert core.send_message(fd, words, bytes(101), memory, 0, 8, None) == 0
         assert (os.fstat(fd).st_size, pure.load(words, END_AT), pure.load(memory, 0)) == (84, 1020, 1020)
         # Without a memory nothing is published.
-        assert core.send_message(fd, words, b"", None, 0, 8) == 1028
+        assert core.send_message(fd, words, b"", None, 0, 8, None) == 1028
         assert pure.load(memory, 0) == 1020
         with pytest.raises(OSError):
-            core.send_message(-1, words, b"", memory, 0, 8)
+            core.send_message(-1, words, b"", memory, 0, 8, None)
         assert pure.load(words, END_AT) == 1028
+    finally:
+        os.close(fd)
+
+
+def test_what_lies_in_the_window_is_stored_there_and_the_file_has_it(core: ChannelCore, tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, 2 * mmap.PAGESIZE)
+    window = mmap.mmap(fd, mmap.PAGESIZE, offset=mmap.PAGESIZE)
+    try:
+        words, memory = state(0, 0, 3 * mmap.PAGESIZE, 3 * mmap.PAGESIZE), bytearray(64)
+        pure.store(words, FROM_AT, mmap.PAGESIZE)
+        pure.store(words, TO_AT, 2 * mmap.PAGESIZE)
+        # Before the window, across its beginning, inside, up to its last byte, behind it.
+        sent, at = [], 0
+        for end in (mmap.PAGESIZE - 50, mmap.PAGESIZE + 20, 2 * mmap.PAGESIZE - 30, 2 * mmap.PAGESIZE):
+            while at < end:
+                payload = bytes([len(sent) + 1]) * min(92, end - at - 8)
+                at = core.send_message(fd, words, payload, memory, 0, 8, window)
+                sent.append(payload)
+        assert at == 2 * mmap.PAGESIZE == pure.load(memory, 0)
+        at = core.send_message(fd, words, b"behind", memory, 0, 8, window)
+        data = os.pread(fd, 3 * mmap.PAGESIZE, 0)
+        assert len(data) == at and window[:] == data[mmap.PAGESIZE : 2 * mmap.PAGESIZE]
+        assert core.split_messages(data, 0, len(data), 0, MOST, FOREVER_NS)[0] == [*sent, b"behind"]
+    finally:
+        window.close()
+        os.close(fd)
+
+
+def test_a_window_that_is_smaller_than_the_state_says_is_not_stored_to(core: ChannelCore, tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        words, window = state(0, 0, 1000, 1000), bytearray(100)
+        pure.store(words, TO_AT, 101)
+        assert core.send_message(fd, words, b"x", None, 0, 8, window) == 9
+        assert window == bytearray(100) and os.fstat(fd).st_size == 9
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.skipif(native is None, reason="the native core is not built")
+def test_room_is_reserved_as_zeros_or_not_at_all(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        os.write(fd, b"here")
+        kept: Any = native
+        if kept.reserve(fd, 0, 1 << 16):
+            assert os.fstat(fd).st_size == 1 << 16 and os.fstat(fd).st_blocks * 512 >= 1 << 16
+            assert os.pread(fd, 1 << 16, 0) == b"here".ljust(1 << 16, b"\0")
+        else:
+            assert os.fstat(fd).st_size == 4
+        assert not kept.populate(bytearray(100), 1, 100)  # no pages of their own
+        with pytest.raises(ValueError):
+            kept.populate(bytearray(100), 1, 101)
     finally:
         os.close(fd)
 
