@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from docs import generate
+from topicd.cli.main import root_command
 from topicd.errors import ERRORS
 from topicd.ipc.protocol.messages import REQUESTS
 
@@ -21,6 +23,8 @@ OURS += sorted((DOCS / "adr").glob("*.md"))
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)[^)]*\)")
 _CITED_FILE = re.compile(r"`((?:topicd|ipc|shards|cli|tests|docs|systemd)/[\w./-]+)`")
 _CITED_SYMBOL = re.compile(r"`([A-Z]\w+)\.(_?[a-z]\w+)`")
+# In backquotes or at the beginning of a line; options before the verb, if they have values, are written --option=value.
+_VERB = re.compile(r"(?:`|^ *(?:\$ )?)topicctl ((?!-)[a-z][a-z-]*)(?: ((?!-)[a-z][a-z-]*)(?=[ `\n]))?", re.MULTILINE)
 _SOURCE = "\n".join(
     path.read_text() for folder in ("topicd", "ipc", "shards", "cli") for path in (ROOT / folder).rglob("*.py")
 )
@@ -92,3 +96,17 @@ def test_the_tables_of_the_readme_name_every_page_once() -> None:
     named = re.findall(r"\]\(docs/([\w-]+\.md)\)", tables)
     assert sorted(named) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
     assert len(named) == len(set(named))
+
+
+def test_every_verb_that_pages_and_help_speak_of_exists() -> None:
+    root = root_command()
+    context = click.Context(root)
+    wrong = []
+    for path in [*PAGES, *(ROOT / "cli").rglob("*.py"), *(ROOT / "topicd").rglob("*.py")]:
+        for verb, following in _VERB.findall(path.read_text()):
+            found = root.get_command(context, verb)
+            if isinstance(found, click.Group) and following:
+                found = found.get_command(context, following)
+            if found is None:
+                wrong.append(f"{path.relative_to(ROOT)}: topicctl {verb} {following}")
+    assert wrong == []
