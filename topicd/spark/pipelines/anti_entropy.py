@@ -17,6 +17,7 @@ from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines.chat_log import Log, in_each, open_log
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark
+from topicd.words import counted
 
 COLUMNS = ("domain", "common", "first_lacks", "second_lacks")
 SHOWN = 10  # ids of a difference, in the notes
@@ -84,7 +85,9 @@ def _tell(report: Report, options: Options, logs: list[Log], lacking: dict[str, 
                 more = f" and {len(ids) - SHOWN:,} more" if len(ids) > SHOWN else ""
                 report.notes.append(f"{log.name} lacks {domain}: {', '.join(ids[:SHOWN])}{more}")
     both = f"{logs[0].name} and {logs[1].name}"
-    report.summary = f"{both} hold the same" if not differences else f"{both} differ in {differences:,} records"
+    report.summary = (
+        f"{both} hold the same" if not differences else f"{both} differ in {counted(differences, 'record')}"
+    )
 
 
 def _ids(spark: LazySpark, log: Log, progress: Progress) -> Ids:

@@ -20,6 +20,7 @@ from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark, run_here
 from topicd.spark.pipelines.store import PART_PREFIX, PART_SUFFIX, Move, Store
 from topicd.spark.pipelines.verify import Compared, Tile, check_counts, tiles_to_compare, verify_tile
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -248,7 +249,9 @@ def _report(options: Options, after: Manifest, due: list[Due], deleted: dict[str
     report.totals = {key: sum(row[key] for row in rows) for key in ("added", "files", "bytes", "deleted")}
     report.totals |= {"archive": str(options.to.absolute())}
     verb = "would add up to" if options.dry_run else "added"
-    report.summary = f"{verb} {report.totals['added']:,} records of {len(rows)} topics; {options.to.absolute()}"
+    report.summary = (
+        f"{verb} {counted(report.totals['added'], 'record')} of {counted(len(rows), 'topic')}; {options.to.absolute()}"
+    )
     return report
 
 

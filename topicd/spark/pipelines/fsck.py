@@ -21,6 +21,7 @@ from topicd.disk.fs import Fs, RealFs
 from topicd.shards.storage.segment.names import DATA, TAGS
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +101,7 @@ def _planned(offline: Offline) -> Report:
     jobs = [job for topic_id in offline.topic_ids() for job in segment_jobs(offline, topic_id)]
     report = Report("fsck", COLUMNS, dry_run=True)
     report.totals = {"data_dir": str(offline.data.root), "segments": len(jobs)}
-    report.summary = f"would read {len(jobs):,} segments of {len(offline.topic_ids()):,} topics"
+    report.summary = f"would read {counted(len(jobs), 'segment')} of {counted(len(offline.topic_ids()), 'topic')}"
     return report
 
 
@@ -121,8 +122,9 @@ def _report(offline: Offline, checked: Checked, *, running: bool) -> Report:
         )
     damage = sum(finding.severity == DAMAGE for finding in checked.findings)
     report.summary = (
-        f"{checked.topics:,} topics, {len(checked.segments):,} segments with {report.totals['records']:,} seqs: "
-        + (f"{damage} damaged places" if damage else "no damage")
+        f"{counted(checked.topics, 'topic')}, {counted(len(checked.segments), 'segment')} "
+        f"with {counted(report.totals['records'], 'seq')}: "
+        f"{counted(damage, 'damaged place') if damage else 'no damage'}"
     )
     return report
 

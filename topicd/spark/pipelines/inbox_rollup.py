@@ -17,6 +17,7 @@ from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines.chat_log import in_each, open_log
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark
+from topicd.words import counted
 
 COLUMNS = ("user", "chats", "unread_chats", "unread", "newest_ms")
 SHOWN = 100  # users, those with most unread
@@ -62,11 +63,12 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
     for user, found in order[: options.top]:
         report.rows.append({"user": found.name or user.hex(), **{name: getattr(found, name) for name in COLUMNS[1:]}})
     if len(users) > options.top:
-        report.notes.append(f"{len(users) - options.top:,} more users; --top shows them")
+        report.notes.append(f"{counted(len(users) - options.top, 'more user')}; --top shows them")
     unread = sum(found.unread for found in users.values())
     rows = sum(found.chats for found in users.values())
     report.totals = {"users": len(users), "inbox_rows": rows, "unread": unread}
-    report.summary = f"{len(users):,} users with {rows:,} chats in their inboxes and {unread:,} unread messages"
+    held = f"{counted(rows, 'chat')} in their inboxes and {counted(unread, 'unread message')}"
+    report.summary = f"{counted(len(users), 'user')} with {held}"
     return report
 
 

@@ -22,6 +22,7 @@ from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import place
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark, run_here
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +69,8 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
     report = Report("loss-audit", COLUMNS, dry_run=options.dry_run)
     if options.dry_run:
         report.rows = [{"topic": state.topic, "head_seq": state.head_seq} for state in before]
-        report.summary = f"would ask for {sum(state.head_seq for state in before):,} seqs of {len(before)} topics"
+        seqs = sum(state.head_seq for state in before)
+        report.summary = f"would ask for {counted(seqs, 'seq')} of {counted(len(before), 'topic')}"
         return report
     if spark.is_needless(sum(state.head_seq for state in before), sum(state.bytes for state in before)):
         seen = run_here("loss-audit", tiles, lambda tile: look(client, tile), progress)
@@ -81,8 +83,8 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
     report.failed = lost > 0
     report.totals = {"lost": lost, "topics": len(before)}
     live = sum(row["live"] for row in report.rows)
-    report.summary = f"{len(before)} topics with {live:,} live records: " + (
-        f"{lost:,} seqs are lost" if lost else "no seq is lost"
+    report.summary = f"{counted(len(before), 'topic')} with {counted(live, 'live record')}: " + (
+        f"{counted(lost, 'seq')} lost" if lost else "no seq is lost"
     )
     return report
 

@@ -21,6 +21,7 @@ from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import place
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark, run_here
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +64,7 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
     directories = [str(offline.data.channels / name) for name in sorted(offline.fs.listdir(offline.data.channels))]
     report = Report("membership-audit", COLUMNS, dry_run=options.dry_run)
     if options.dry_run:
-        report.summary = f"would read {len(directories):,} channels in {offline.data.channels}"
+        report.summary = f"would read {counted(len(directories), 'channel')} in {offline.data.channels}"
         return report
     client = place.client(options.place)
     if spark.is_needless(len(directories), 0):
@@ -118,7 +119,7 @@ def told(report: Report, found: list[Found]) -> Report:
     users = {user for one in found for user in one.members}
     report.failed = bool(bad)
     report.totals = {"channels": len(found), "users": len(users), "different": len(bad)}
-    report.summary = f"{len(found):,} channels with {len(users):,} users: " + (
+    report.summary = f"{counted(len(found), 'channel')} with {counted(len(users), 'user')}: " + (
         f"{len(bad):,} are not what the daemon answers" if bad else "files and daemon agree"
     )
     return report

@@ -22,6 +22,7 @@ from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines import place
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark, run_here
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +84,7 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
     tiles = tiles_of(client, options.queue)
     report = Report("queue-report", COLUMNS, dry_run=options.dry_run)
     if options.dry_run:
-        report.summary = f"would look at {stats.kept:,} jobs that are done, and the dead letters"
+        report.summary = f"would look at {counted(stats.kept, 'done job')}, and the dead letters"
         return report
     if not stats.config.keep_done_ms:
         report.notes.append("keep_done_ms is 0: jobs that are done leave nothing behind to report")
@@ -224,10 +225,10 @@ def _tell(report: Report, groups: dict[str, Summary], dead: Counter[str], failur
         "failures": [{"group": group or None, "reason": why, "jobs": many} for (group, why), many in ordered],
     }
     for (group, why), many in ordered[:SHOWN]:
-        report.notes.append(f"{many:,} jobs{f' of {group}' if group else ''} failed: {why}")
+        report.notes.append(f"{counted(many, 'job')}{f' of {group}' if group else ''} failed: {why}")
     report.summary = (
-        f"{report.totals['done']:,} jobs done, {report.totals['retries']:,} retries, "
-        f"{report.totals['dead']:,} dead letters"
+        f"{counted(report.totals['done'], 'job')} done, {counted(report.totals['retries'], 'retry', 'retries')}, "
+        f"{counted(report.totals['dead'], 'dead letter')}"
     )
 
 

@@ -36,6 +36,7 @@ from topicd.spark.pipelines.parts import check_part
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark
 from topicd.spark.pipelines.store import MANIFEST, Store
+from topicd.words import counted
 
 RETENTION = ("ttl_ms", "cap_records", "cap_bytes", "discard", "retain", "schema")
 COLUMNS = ("topic", "from", "files", "records", "stored", "already")
@@ -292,7 +293,8 @@ def _report(options: Options, by_topic: dict[str, list[Source]], stored: dict[st
             )
     report.totals = {key: sum(row[key] for row in report.rows) for key in ("files", "records", "stored")}
     if options.dry_run:
-        report.summary = f"would see to it that {report.totals['records']:,} records are in {len(by_topic)} topics"
+        records = counted(report.totals["records"], "record")
+        report.summary = f"would make sure of {records} in {counted(len(by_topic), 'topic')}"
     else:
-        report.summary = f"stored {report.totals['stored']:,} of {report.totals['records']:,} records"
+        report.summary = f"stored {report.totals['stored']:,} of {counted(report.totals['records'], 'record')}"
     return report

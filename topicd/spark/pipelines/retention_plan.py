@@ -19,6 +19,7 @@ from topicd.spark.options import ConnectionOptions
 from topicd.spark.pipelines.chat_log import in_each, open_log
 from topicd.spark.pipelines.report import Progress, Report, no_progress
 from topicd.spark.pipelines.session import LazySpark
+from topicd.words import counted
 
 COLUMNS = ("chat", "goes", "bytes", "stays", "newest")
 SHOWN = 100  # chats, those that lose most
@@ -61,7 +62,7 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
         newest = datetime.fromtimestamp(aged.newest_ms / 1000, UTC).isoformat(timespec="seconds")
         report.rows.append({**aged._asdict(), "newest": newest})
     if len(goes) > options.top:
-        report.notes.append(f"{len(goes) - options.top:,} more chats lose messages; --top shows them")
+        report.notes.append(f"{counted(len(goes) - options.top, 'more chat')} with messages to lose; --top shows them")
     messages, size = sum(aged.goes for aged in goes), sum(aged.bytes for aged in goes)
     report.totals = {
         "cutoff_ms": options.cutoff_ms,
@@ -70,7 +71,7 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
         "bytes": size,
         "stays": sum(aged.stays for aged in found),
     }
-    report.summary = f"{messages:,} messages of {len(goes):,} chats, {size:,} bytes, would go"
+    report.summary = f"{counted(messages, 'message')} of {counted(len(goes), 'chat')}, {size:,} bytes, would go"
     return report
 
 

@@ -10,6 +10,7 @@ from topicd.spark.pipelines.rollup.batch import run_batch
 from topicd.spark.pipelines.rollup.options import AVAILABLE, CONTINUOUS, Options, check
 from topicd.spark.pipelines.rollup.steps import run_steps
 from topicd.spark.pipelines.session import LazySpark
+from topicd.words import counted
 
 __all__ = ["AVAILABLE", "CONTINUOUS", "Options", "run"]
 
@@ -21,7 +22,7 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
     if options.dry_run:
         report = Report("rollup", ("topic", "records"), dry_run=True)
         report.rows = [{"topic": name, "records": state.count} for name, state in states.items()]
-        report.summary = f"would roll up {sum(state.count for state in states.values()):,} records"
+        report.summary = f"would roll up {counted(sum(state.count for state in states.values()), 'record')}"
         return report
     if options.stream is not None:
         return run_steps(spark, options, list(states), progress)

@@ -16,6 +16,7 @@ from topicd.spark.pipelines.rollup.numbers import READ_SCHEMA, as_records, rolle
 from topicd.spark.pipelines.rollup.options import NUMBERS, Options
 from topicd.spark.pipelines.session import LazySpark
 from topicd.spark.pipelines.store import PART_PREFIX, PART_SUFFIX, Move, Store
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,7 +90,7 @@ def _report(table: DataFrame, options: Options) -> Report:
     shown = table.orderBy(F.desc("start"), *options.keys).limit(SHOWN).drop("end").collect()
     report.rows = [{**row.asDict(), "start": f"{row['start']:%Y-%m-%d %H:%M:%S}"} for row in reversed(shown)]
     report.totals = {"windows": windows, "records": records, "bytes": size, "to": str(options.to or options.to_topic)}
-    report.summary = f"{windows:,} rows over {records:,} records in {options.to or options.to_topic}"
+    report.summary = f"{counted(windows, 'row')} over {counted(records, 'record')} in {options.to or options.to_topic}"
     if windows > SHOWN:
         report.notes.append(f"the newest {SHOWN} of {windows:,} rows are shown")
     return report

@@ -32,6 +32,7 @@ from topicd.spark.pipelines.rollup.options import AVAILABLE, Options
 from topicd.spark.pipelines.rollup.progress import KIND, VERSION, Book, Due, plan
 from topicd.spark.pipelines.session import LazySpark
 from topicd.spark.pipelines.store import PART_PREFIX, PART_SUFFIX, Move, Store
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,6 +180,6 @@ def _report(options: Options, counts: Counts) -> Report:
     for topic, count in counts.items():
         report.rows.append({"topic": topic, "records": count.records, "windows": count.windows})
     report.totals = {"records": sum(row["records"] for row in report.rows), "to": str(options.to or options.to_topic)}
-    report.summary = f"rolled up {report.totals['records']:,} new records into {report.totals['to']}"
+    report.summary = f"rolled up {counted(report.totals['records'], 'new record')} into {report.totals['to']}"
     report.notes.append("windows that are not over yet are written by a later run")
     return report
