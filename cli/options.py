@@ -56,7 +56,7 @@ MOMENT = MomentType()
 
 # What the options below exclude, for the verbs that have them.
 FILTERS_APART = "--tag --tag-prefix"
-FORMS_APART = "--data --raw --json"
+FORMS_APART = "--data --raw --format --json"
 FORMS_NEED = "--parse --json"
 
 
@@ -72,6 +72,19 @@ def filter_options(function: Any) -> Any:
         click.option("--exclude-node", "nodes", multiple=True, metavar="NODE", help="Leave out that origin's records."),
         click.option("--tag-prefix", metavar="TEXT", help="Only records whose tag begins so."),
         click.option("--tag", metavar="TAG", help="Only records with that tag."),
+    ):
+        function = option(function)
+    return function
+
+
+FIELDS = "{topic} {seq} {time} {ts} {tag} {node} {meta} {data}"
+
+
+def layout_options(function: Any) -> Any:
+    """--grep, --format."""
+    for option in (
+        click.option("--format", "layout", metavar="TEXT", help=f"A line for each record, of {FIELDS}."),
+        click.option("--grep", metavar="REGEX", help="Only records whose data matches."),
     ):
         function = option(function)
     return function

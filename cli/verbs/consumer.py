@@ -16,7 +16,6 @@ from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, did_you_mean
 from topicd.cli.options import (
     FILTERS_APART,
-    FORMS_APART,
     FORMS_NEED,
     PLACE,
     PLACE_RULE,
@@ -90,7 +89,7 @@ def show(app: App, topic: str, name: str) -> None:
     topicctl consumer read orders billing --no-ack      # look without moving
     topicctl consumer read orders billing --follow
     """,
-    apart=(FILTERS_APART, FORMS_APART),
+    apart=(FILTERS_APART, "--data --raw --json"),
     needs=(FORMS_NEED,),
 )
 @_TOPIC

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,17 @@ import click
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import CliError, Exit, exit_of, hint_of
-from topicd.cli.options import FILTERS_APART, FORMS_NEED, PLACE, PLACE_RULE, filter_options, form_options, match_of
+from topicd.cli.options import (
+    FILTERS_APART,
+    FORMS_APART,
+    FORMS_NEED,
+    PLACE,
+    PLACE_RULE,
+    filter_options,
+    form_options,
+    layout_options,
+    match_of,
+)
 from topicd.cli.topic_names import complete_topics, known_topic
 from topicd.errors import StorageCorrupt
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
@@ -19,8 +30,7 @@ if TYPE_CHECKING:
     from topicd.cli.show.records import RecordPrinter
     from topicd.client.blocking.client import Client
 
-FIELDS = "{topic} {seq} {time} {ts} {tag} {node} {meta} {data}"
-
+FOLLOWED = 16  # topics at once; each has a connection
 EXAMPLES = """
 topicctl read orders --from 0
 topicctl read orders --last 10
@@ -36,7 +46,7 @@ topicctl tail orders                                  # the last ten, then what 
 
 
 APART = (
-    *("--from --last", "--until --follow", FILTERS_APART, "--data --raw --format --json"),
+    *("--from --last", "--until --follow", FILTERS_APART, FORMS_APART),
     *(f"--meta-only {other}" for other in ("--data", "--raw", "--format", "--grep", "--follow")),
 )
 
@@ -47,8 +57,7 @@ APART = (
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Begin N records before the end.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 @click.option("--until", type=PLACE, metavar="PLACE", help="Where to end, a place like those of --from; included.")
-@click.option("--grep", metavar="REGEX", help="Only records whose data matches.")
-@click.option("--format", "layout", metavar="TEXT", help=f"A line for each record, of {FIELDS}.")
+@layout_options
 @filter_options
 @click.option("--meta-only", is_flag=True, help="Seq, time, tag and node without the data.")
 @form_options
@@ -77,27 +86,42 @@ def read(
     """
     from topicd.cli.show.records import RecordPrinter
 
-    if grep is not None and limit is not None:
-        raise click.UsageError("--limit counts what is read, not what --grep leaves; `| head -n N` counts lines")
+    check_grep(grep, limit)
     with app.connect() as client:
         names = expanded(client, topics)
-        if follow and len(names) > 1:
-            raise click.UsageError("--follow goes with one topic; `topicctl watch` follows several")
         several = len(names) > 1
+        if follow and len(names) > FOLLOWED:
+            raise click.UsageError(f"--follow goes with up to {FOLLOWED} topics; `topicctl watch` follows any number")
         printer = RecordPrinter(
             *(app.out, form or "line"), with_topic=several, parse=parse, meta_only=meta_only, grep=grep, layout=layout
         )
         filters: dict[str, Any] = {"match": match_of(tag, tag_prefix), "exclude_nodes": list(nodes) or None}
-        left = limit
+        left, places = limit, []
         for name in names:
             with known_topic(client, name):
                 reader = TopicReader(client, name, printer, {**filters, "metadata_only": meta_only})
                 begin = reader.position(start, last)
                 quiet = start in (None, "earliest")
                 at, left = reader.stored(begin, left, quiet_gap=quiet, until=until)
-                if follow and left != 0:
-                    with client.watch(name, at, gaps=True, **filters) as events:
-                        follow_on(events, printer, left)
+                places.append((name, at))
+        if follow and left != 0:
+            _follow(client, places, printer, left, filters)
+
+
+def _follow(
+    client: Client, places: list[tuple[str, int]], printer: RecordPrinter, left: int | None, filters: dict[str, Any]
+) -> None:
+    """Goes on in each topic behind what was printed of it."""
+    from topicd.cli.verbs.watch import Merged
+
+    with ExitStack() as stack:
+        watches = [stack.enter_context(client.watch(name, at, gaps=True, **filters)) for name, at in places]
+        follow_on(watches[0] if len(watches) == 1 else Merged(watches), printer, left)
+
+
+def check_grep(grep: str | None, limit: int | None) -> None:
+    if grep is not None and limit is not None:
+        raise click.UsageError("--limit counts what is read, not what --grep leaves; `| head -n N` counts lines")
 
 
 def expanded(client: Client, given: tuple[str, ...]) -> list[str]:
@@ -117,25 +141,28 @@ def expanded(client: Client, given: tuple[str, ...]) -> list[str]:
 
 @verb(
     "tail",
-    examples="topicctl tail orders\ntopicctl tail orders --last 100 --no-follow\ntopicctl tail orders --grep error",
-    apart=(FILTERS_APART, "--data --raw --format --json"),
+    examples="""
+    topicctl tail orders
+    topicctl tail orders --last 100 --no-follow
+    topicctl tail 'app.*' --grep error
+    """,
+    apart=(FILTERS_APART, FORMS_APART),
     needs=(FORMS_NEED,),
 )
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option(
     "--last", type=click.IntRange(min=1), default=10, metavar="N", help="Begin N records before the end [default: 10]."
 )
 @click.option("--no-follow", is_flag=True, help="End there.")
-@click.option("--grep", metavar="REGEX", help="Only records whose data matches.")
-@click.option("--format", "layout", metavar="TEXT", help=f"A line for each record, of {FIELDS}.")
+@layout_options
 @filter_options
 @form_options
 @click.pass_context
-def tail(ctx: click.Context, /, topic: str, last: int, no_follow: bool, **given: Any) -> None:
-    """Print the last records of TOPIC and go on: `read --last 10 --follow`."""
+def tail(ctx: click.Context, /, topics: tuple[str, ...], last: int, no_follow: bool, **given: Any) -> None:
+    """Print the last records of each of TOPICs that exist now and go on: `read --last 10 --follow`."""
     ctx.invoke(
         read,
-        topics=(topic,),
+        topics=topics,
         start=None,
         last=last,
         limit=None,

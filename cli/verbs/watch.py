@@ -21,10 +21,11 @@ from topicd.cli.options import (
     PLACE_RULE,
     filter_options,
     form_options,
+    layout_options,
     match_of,
 )
 from topicd.cli.topic_names import complete_topics, near_topics
-from topicd.cli.verbs.read import follow_on
+from topicd.cli.verbs.read import check_grep, follow_on
 from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.patterns import check_pattern, covers, is_pattern
 
@@ -40,6 +41,7 @@ topicctl watch orders
 topicctl watch orders payments --from 15m
 topicctl watch 'orders.*' --from earliest --json | jq -r .data
 topicctl watch orders --tag-prefix eu/ --limit 1
+topicctl watch 'app.*' --grep error --format '{topic} {seq} {data}'
 """
 
 
@@ -54,6 +56,7 @@ topicctl watch orders --tag-prefix eu/ --limit 1
     help=f"Where to begin: {PLACE_RULE} [default: latest].",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
+@layout_options
 @filter_options
 @form_options
 @click.option("--create", is_flag=True, help="Watch a topic that does not exist yet although a similar one does.")
@@ -63,6 +66,8 @@ def watch(
     topics: tuple[str, ...],
     start: int | str | datetime,
     limit: int | None,
+    grep: str | None,
+    layout: str | None,
     tag: str | None,
     tag_prefix: str | None,
     nodes: tuple[str, ...],
@@ -77,11 +82,12 @@ def watch(
     """
     from topicd.cli.show.records import RecordPrinter
 
+    check_grep(grep, limit)
     names, patterns = simplified(topics)
     if create and not names:
         raise click.UsageError("--create is for names; patterns find topics that are created later by themselves")
     several = bool(patterns) or len(names) > 1
-    printer = RecordPrinter(app.out, form or "line", with_topic=several, parse=parse)
+    printer = RecordPrinter(app.out, form or "line", with_topic=several, parse=parse, grep=grep, layout=layout)
     given: dict[str, Any] = {"match": match_of(tag, tag_prefix), "exclude_nodes": list(nodes) or None}
     with app.connect() as client:
         for name in names:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 import topicd
-from tests.process.cli_kit import run_ctl, shell
+from tests.process.cli_kit import TOPICCTL, environment, run_ctl, shell
 from tests.support.daemon import Daemon
+from topicd.cli.verbs.read import FOLLOWED
 
 DATAS = [b"hello", b'{"base64": "aGk="}', b"\xff\xfe\x00", "gr\u00fc\u00dfe".encode(), b""]
 
@@ -100,6 +106,38 @@ def test_reading_parts_patterns_and_layouts(module_daemon: Daemon, topic: str) -
         ["--until", "2", "-f"],
     ):
         run_ctl(module_daemon, "read", names[2], *wrong, code=2)
+
+
+def test_several_topics_are_followed_and_laid_out(module_daemon: Daemon, topic: str) -> None:
+    first, second = f"{topic}.a", f"{topic}.b"
+    layout = ["--format", "{topic} {seq} {data}", "--grep", "e"]
+    with module_daemon.client() as client, ExitStack() as stack:
+        for name in (first, second):
+            client.publish_many(name, [b"one", b"two", b"three"])
+        tail = stack.enter_context(following(module_daemon, "tail", f"{topic}.*", "--last", "2", *layout))
+        watch = stack.enter_context(following(module_daemon, "watch", f"{topic}.>", "--from", "earliest", *layout))
+        assert [tail.readline() for _ in range(2)] == [f"{name} 3 three\n" for name in (first, second)]
+        wanted = [f"{name} {n} {data}\n" for name in (first, second) for n, data in ((1, "one"), (3, "three"))]
+        assert sorted(watch.readline() for _ in range(4)) == wanted
+        for name in (second, first):
+            client.publish_many(name, [b"four", b"five"])
+            assert tail.readline() == watch.readline() == f"{name} 5 five\n"
+    many = [f"{topic}.{n}" for n in range(FOLLOWED + 1)]
+    assert "up to 16 topics" in run_ctl(module_daemon, "read", *many, "--follow", code=2).stderr
+
+
+@contextmanager
+def following(daemon: Daemon, *args: str) -> Iterator[IO[str]]:
+    """What it prints; it is interrupted in the end."""
+    process = subprocess.Popen([*TOPICCTL, *args], env=environment(daemon), stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_contexts_name_daemons(module_daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
