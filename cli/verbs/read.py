@@ -22,6 +22,7 @@ from topicd.cli.options import (
     match_of,
 )
 from topicd.cli.topic_names import complete_topics, known_topic
+from topicd.cli.verbs.following import Merged, follow_on
 from topicd.errors import StorageCorrupt
 from topicd.limits import FETCH_BYTES_MAX, FETCH_RECORDS_MAX
 from topicd.patterns import check_pattern, covers, is_pattern, prefix_of
@@ -112,8 +113,6 @@ def _follow(
     client: Client, places: list[tuple[str, int]], printer: RecordPrinter, left: int | None, filters: dict[str, Any]
 ) -> None:
     """Goes on in each topic behind what was printed of it."""
-    from topicd.cli.verbs.watch import Merged
-
     with ExitStack() as stack:
         watches = [stack.enter_context(client.watch(name, at, gaps=True, **filters)) for name, at in places]
         follow_on(watches[0] if len(watches) == 1 else Merged(watches), printer, left)
@@ -238,14 +237,3 @@ def damaged(error: StorageCorrupt) -> CliError:
     last = error.detail.get("last_seq")
     behind = f"`--from {last}` reads on behind it; " if isinstance(last, int) else ""
     return CliError(error.message, exit_of(error), behind + hint_of(error))
-
-
-def follow_on(events: Any, printer: RecordPrinter, limit: int | None) -> None:
-    """Prints what a watch brings until limit records came."""
-    left = limit
-    for batch in events.batches():
-        if left is not None and len(batch) >= left:
-            printer.records(batch.records[:left])
-            return
-        printer.batch(batch)
-        left = None if left is None else left - len(batch)

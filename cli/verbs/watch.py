@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -25,16 +22,13 @@ from topicd.cli.options import (
     match_of,
 )
 from topicd.cli.topic_names import complete_topics, near_topics
-from topicd.cli.verbs.read import check_grep, follow_on
+from topicd.cli.verbs.following import Merged, follow_on
+from topicd.cli.verbs.read import check_grep
 from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.patterns import check_pattern, covers, is_pattern
 
 if TYPE_CHECKING:
     from topicd.client.blocking.client import Client
-    from topicd.client.blocking.watch import Watch
-    from topicd.client.core.batch import Batch
-
-WAITING_BATCHES = 16
 
 EXAMPLES = """
 topicctl watch orders
@@ -127,27 +121,3 @@ def _expect(client: Client, name: str, create: bool) -> None:
                 f"there is no topic {name!r}{near}", Exit.NOT_FOUND, "--create watches it all the same"
             ) from None
         click.echo(f"note: topic {name!r} does not exist yet, waiting for its first record", err=True)
-
-
-class Merged:
-    """Several watches as one. Each has a thread that waits; a slow terminal makes them all wait."""
-
-    def __init__(self, watches: list[Watch[Any]]) -> None:
-        self._watches = watches
-        self._ready: queue.Queue[Batch | BaseException] = queue.Queue(WAITING_BATCHES)
-
-    def batches(self) -> Iterator[Batch]:
-        for watch in self._watches:
-            threading.Thread(target=self._pump, args=(watch,), daemon=True).start()
-        while True:
-            found = self._ready.get()
-            if isinstance(found, BaseException):
-                raise found
-            yield found
-
-    def _pump(self, watch: Watch[Any]) -> None:
-        try:
-            for batch in watch.batches():
-                self._ready.put(batch)
-        except BaseException as exc:
-            self._ready.put(exc)
