@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from tests.corrupt.damage import copy, damage
-from tests.corrupt.world import FINAL_RUN, Outcome, Truth, check, start
+from tests.corrupt.world import FINAL_RUN, Outcome, Truth, check, mend, start
 from topicd.cli.offline.check import Checked
 
 
@@ -52,7 +52,8 @@ def fingerprint(root: Path) -> str:
         folders.sort()
         digest.update(f"{os.path.relpath(place, root)}\0{folders}\0".encode())
         for name in sorted(names):
-            raw = Path(place, name).read_bytes()
+            with open(os.path.join(place, name), "rb", buffering=0) as file:
+                raw = file.readall()
             digest.update(f"{name}\0{len(raw)}\0".encode())
             digest.update(raw)
     return digest.hexdigest()
@@ -72,7 +73,8 @@ def examine(
     outcome = start(copy(damaged, work / "started"), truth.next_id)
     starts.note(before, FINAL_RUN, outcome)
     problems += [*judge(truth, outcome), *compare(checked, outcome, truth)]
-    check(damaged, mend=True)
+    if not isinstance(checked, str):
+        mend(damaged, checked)
     after = starts.outcome(damaged, truth.next_id)
     problems += [f"after repair: {line}" for line in judge(truth, after)]
     if not outcome.refused:

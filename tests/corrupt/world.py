@@ -23,6 +23,8 @@ from topicd.paths import DataDir
 from topicd.shards.storage import snapshot
 
 TAGS = ("red", "green", "blue")
+CLASSES = {"fsync": "fsync", "disk": "disk", "memory": "memory", "all-gone": "fsync"}
+FEWER = ("fsync", "memory", "all-gone")
 FINAL_RUN = 3
 
 
@@ -50,17 +52,17 @@ class Outcome:
         return {(topic, seq) for topic, found in self.records.items() for seq in found}
 
 
-def build(root: Path, part_bytes: int = snapshot.PART_BYTES) -> Truth:
-    """part_bytes: snapshots with more of them are in parts."""
+def build(root: Path, part_bytes: int = snapshot.PART_BYTES, *, small: bool = False) -> Truth:
+    """part_bytes: snapshots with more of them are in parts. small: fewer files of each kind."""
     whole = snapshot.PART_BYTES
     snapshot.PART_BYTES = part_bytes
     try:
-        return _build(root)
+        return _build(root, FEWER if small else tuple(CLASSES), 4 if small else 6)
     finally:
         snapshot.PART_BYTES = whole
 
 
-def _build(root: Path) -> Truth:
+def _build(root: Path, names: tuple[str, ...], batches: int) -> Truth:
     """Segments sealed and open, marks, rewrites, floors, a topic whose records are all gone, a WAL that has forgotten
     and one that has not; two runs, the second of them killed."""
     logging.disable(logging.CRITICAL)
@@ -71,7 +73,7 @@ def _build(root: Path) -> Truth:
         fs.mkdir(directory)
     datadir._write(fs, data, datadir.Format(datadir.FORMAT_VERSION, 1, SEED))
     with Machine(fs, root=root) as first:
-        _fill(first.open(), truth)
+        _fill(first.open(), truth, names, batches)
         first.forget_wal()
         first.stop()
         with Machine(fs, root=root, previous=first) as second:
@@ -86,16 +88,17 @@ def _build(root: Path) -> Truth:
     return truth
 
 
-def _fill(machine: Machine, truth: Truth) -> None:
-    for name, durability in (("fsync", "fsync"), ("disk", "disk"), ("memory", "memory"), ("all-gone", "fsync")):
-        machine.configure(name, durability=durability)
+def _fill(machine: Machine, truth: Truth, names: tuple[str, ...], batches: int) -> None:
+    for name in names:
+        machine.configure(name, durability=CLASSES[name])
         truth.records[name], truth.deleted[name] = {}, set()
-        for number in range(6):
+        for number in range(batches):
             _append(machine, truth, name, 5, TAGS[number % 3])
         machine.checkpoint()
     _delete(machine, truth, "fsync", tag="red")
-    _delete(machine, truth, "disk", before=12)
-    _delete(machine, truth, "all-gone", before=31)
+    if "disk" in names:
+        _delete(machine, truth, "disk", before=12)
+    _delete(machine, truth, "all-gone", before=5 * batches + 1)
     machine.ask("fsync", Op.CONSUMER_OPEN, name="reader")
     machine.checkpoint()
     machine.snapshot()
@@ -137,18 +140,22 @@ def _delete(machine: Machine, truth: Truth, name: str, *, tag: str | None = None
             truth.deleted[name].add(seq)
 
 
-def check(root: Path, *, mend: bool = False) -> Checked | str:
+def check(root: Path) -> Checked | str:
     """As `topicctl fsck` does it; text: why it refuses."""
     offline = Offline(DataDir(root))
     try:
         found = check_all(offline)
         settle_known(found, offline)
-        damaged = found.damaged
-        if mend and damaged:
-            repair(found, offline)
     except (TopicdError, CliError) as exc:
         return str(exc)
     return found
+
+
+def mend(root: Path, found: Checked) -> None:
+    """The rest of `topicctl fsck --repair`."""
+    if found.damaged:
+        with suppress(TopicdError, CliError):
+            repair(found, Offline(DataDir(root)))
 
 
 def start(root: Path, next_id: int, run: int = FINAL_RUN) -> Outcome:
