@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from tests.process.wire import Wire, owner
 from tests.support.daemon import LIVELY, Daemon, drain_topic, wait_until
 from tests.support.oracle import Oracle, seen
+from tests.support.refusing import Refusals
 from topicd.errors import StorageFailed, TopicdError
 from topicd.ipc.protocol.messages import Op
 from topicd.limits import KIB, MIB
@@ -29,11 +31,39 @@ TOPICS = [f"{cls}-{n}" for cls in CLASSES for n in range(2)]
 CASES = {"wal": {}, "checkpoint": {"checkpoint_bytes": "64KiB", "wal_file_bytes": "6MiB"}}
 
 
-@pytest.fixture(params=["ext4", "tmpfs"])
-def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A directory on a filesystem of its own."""
+@dataclass
+class Disk:
+    """A directory that can be filled to the last block."""
+
+    path: Path
+    ballast: Path
+    environment: dict[str, str] = field(default_factory=dict)  # of processes for which it may be full
+
+    def fill(self) -> None:
+        with self.ballast.open("wb", buffering=0) as file:
+            if self.environment:
+                return  # it is enough that it is there
+            for step in (MIB, 4 * KIB, 1):
+                with suppress(OSError):
+                    while True:
+                        file.write(bytes(step))
+            with suppress(OSError):
+                os.fsync(file.fileno())
+
+    def empty(self) -> None:
+        self.ballast.unlink()
+
+
+@pytest.fixture(params=["ext4", "tmpfs", "preloaded"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    """On a filesystem of its own, or one that refuses where none may be mounted."""
     mounted = tmp_path / "disk"
     mounted.mkdir()
+    if request.param == "preloaded":
+        refusals = Refusals(tmp_path)
+        refusals.full(tmp_path / "full", mounted)
+        yield Disk(mounted, tmp_path / "full", refusals.environment)
+        return
     if request.param == "tmpfs":
         steps = [["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mounted)]]
     else:
@@ -49,7 +79,7 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
         except subprocess.CalledProcessError as exc:
             pytest.skip(f"mounting a {request.param} is not permitted here: {exc.stderr.strip()}")
     try:
-        yield mounted
+        yield Disk(mounted, mounted / "ballast")
     finally:
         subprocess.run(["umount", str(mounted)], check=True, timeout=60)
 
@@ -102,33 +132,20 @@ class Writers:
             wire.close()
 
 
-def fill(directory: Path) -> Path:
-    """Leave not one block."""
-    ballast = directory / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        for step in (MIB, 4 * KIB, 1):
-            with suppress(OSError):
-                while True:
-                    file.write(bytes(step))
-        with suppress(OSError):
-            os.fsync(file.fileno())
-    return ballast
-
-
 @pytest.mark.slow
 @pytest.mark.fault("WAL-03", "CKP-02")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", CASES)
-def test_a_full_disk_loses_nothing_and_needs_no_restart(small_disk: Path, tmp_path: Path, case: str) -> None:
+def test_a_full_disk_loses_nothing_and_needs_no_restart(small_disk: Disk, tmp_path: Path, case: str) -> None:
     settings: dict[str, Any] = {**LIVELY, "wal_shards": SHARDS, "delivery_shards": SHARDS, **CASES[case]}
-    daemon = Daemon(tmp_path / "d", **settings)
-    daemon.data = DataDir(small_disk / "data")
+    daemon = Daemon(tmp_path / "d", env=small_disk.environment, **settings)
+    daemon.data = DataDir(small_disk.path / "data")
     with daemon:
         writers = Writers(daemon)
         for topic in TOPICS:
             writers.write(topic)
         pids = daemon.pids()
-        ballast = fill(small_disk)
+        small_disk.fill()
 
         for topic in TOPICS:
             error = writers.write_until_refused(topic)
@@ -139,19 +156,19 @@ def test_a_full_disk_loses_nothing_and_needs_no_restart(small_disk: Path, tmp_pa
                 wire.ask(Op.CONFIGURE, {"topic": "new", "config": {}})
         assert writers.problems() == [], "readers go on"
 
-        ballast.unlink()
+        small_disk.empty()
         for topic in TOPICS:
             wait_until(lambda topic=topic: writers.works(topic), f"{topic} to take writes again", 30)  # type: ignore[misc]
         assert daemon.pids() == pids, "nobody was restarted"
         assert writers.problems() == []
 
-        fill(small_disk)
+        small_disk.fill()
         writers.write_until_refused(TOPICS[0])
         daemon.kill_all()
         daemon.start()
         assert wait_until(lambda: daemon.exit_code, "a start on a full disk to be given up", 30) == 1
         assert f'No space left on device" data_dir={daemon.data.root}' in daemon.log
-        ballast.unlink()
+        small_disk.empty()
         daemon.start().wait_ready()
         assert writers.problems() == []
         writers.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import LIVELY, Daemon, wait_until
+from tests.support.refusing import Refusals
 
 SMALL = {"wal_shards": 1, "delivery_shards": 1, **LIVELY}
 
@@ -54,6 +55,19 @@ def test_a_start_on_a_full_disk_says_so(full_disk: Path, left: int) -> None:
                 file.write(bytes(64 << 10))
         except OSError:
             file.truncate(max(0, file.tell() - left))
+    serves_or_says_so(daemon)
+
+
+@pytest.mark.fault("ODD-01")
+def test_a_start_that_can_make_no_file_longer_says_so(tmp_path: Path) -> None:
+    """The same where nobody may mount."""
+    refusals = Refusals(tmp_path)
+    refusals.full(tmp_path / "full", tmp_path / "d" / "data")
+    (tmp_path / "full").touch()
+    serves_or_says_so(Daemon(tmp_path / "d", env=refusals.environment, **SMALL))
+
+
+def serves_or_says_so(daemon: Daemon) -> None:
     try:
         log = outcome(daemon)
         assert "Traceback" not in log

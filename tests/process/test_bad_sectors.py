@@ -1,12 +1,13 @@
-"""A real daemon over a real bad sector, and over files that somebody cuts off: an error for whoever asks for those
-records; every process lives, and everything else is served.
+"""A real daemon over a bad sector (mounted where that is permitted, and by calls that refuse), and over files that
+somebody cuts off: an error for whoever asks for those records; every process lives, and everything else is served.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tests.process.cli_kit import run_ctl
 from tests.support.badsector import PAGE, BadSector, NotPermitted
 from tests.support.daemon import LIVELY, Daemon, wait_until
+from tests.support.refusing import Refusals
 from topicd.client.blocking.client import Client
 from topicd.errors import StorageCorrupt
 
@@ -107,10 +109,23 @@ def log_file(daemon: Daemon, folder: Path) -> Path:
     return min(path for path in daemon.data.wal_shard(0).glob("wal-*.log"))
 
 
+@contextmanager
+def preloaded(path: Path, page: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    refusals = Refusals(tmp_path)
+    refusals.bad(path, page * PAGE, (page + 1) * PAGE)
+    with monkeypatch.context() as patch:
+        for name, value in refusals.environment.items():
+            patch.setenv(name, value)
+        yield
+
+
 @pytest.mark.fault("RDF-07")
+@pytest.mark.parametrize("how", ["mounted", "preloaded"])
 @pytest.mark.parametrize("which", [sealed, active, active_index, log_file])
-def test_one_bad_sector_costs_the_records_in_it(tmp_path: Path, which: Callable[[Daemon, Path], Path]) -> None:
-    with Daemon(tmp_path, **SMALL) as daemon:
+def test_one_bad_sector_costs_the_records_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: Callable[[Daemon, Path], Path], how: str
+) -> None:
+    with Daemon(tmp_path / "d", **SMALL) as daemon:
         client = daemon.client()
         folder = fill(daemon, client, "orders", 1_400)
         fill(daemon, client, "other")
@@ -119,22 +134,26 @@ def test_one_bad_sector_costs_the_records_in_it(tmp_path: Path, which: Callable[
         size = path.stat().st_size
         assert size > PAGE, path
         try:
-            with BadSector(path, 1):
-                fsck = json.loads(run_ctl(daemon, "fsck", "--data-dir", str(daemon.data.root), "--json", code=1).stdout)
-                named = [row["what"] for row in fsck["findings"] if row["path"] == str(path)]
-                assert f"bytes {PAGE} to {min(2 * PAGE, size) - 1} cannot be read (Input/output error)" in named
-                daemon.start().wait_ready()
-                pids = daemon.pids()
-                found, errors = read_around(client, "orders")
-                assert all(found[seq] == data_of(seq) for seq in found)
-                lost = {n for e in errors for n in range(e.detail["first_seq"], e.detail["last_seq"] + 1)}
-                assert found.keys() | lost == set(range(1, 1_401)) and len(lost) <= 2 * PAGE // len(data_of(1))
-                assert which not in {sealed, active} or lost
-                assert len(read_around(client, "other")[0]) == RECORDS
-                assert client.publish("orders", b"later") == 1_401
-                assert daemon.pids() == pids
-                if lost:
-                    assert "storage is damaged" in daemon.log
-                daemon.stop()
+            with BadSector(path, 1) if how == "mounted" else preloaded(path, 1, tmp_path, monkeypatch):
+                one_bad_page(daemon, client, path, size, loses=which in {sealed, active})
         except NotPermitted as exc:
             pytest.skip(f"mounting a filesystem is not permitted here: {exc}")
+
+
+def one_bad_page(daemon: Daemon, client: Client, path: Path, size: int, *, loses: bool) -> None:
+    fsck = json.loads(run_ctl(daemon, "fsck", "--data-dir", str(daemon.data.root), "--json", code=1).stdout)
+    named = [row["what"] for row in fsck["findings"] if row["path"] == str(path)]
+    assert f"bytes {PAGE} to {min(2 * PAGE, size) - 1} cannot be read (Input/output error)" in named
+    daemon.start().wait_ready()
+    pids = daemon.pids()
+    found, errors = read_around(client, "orders")
+    assert all(found[seq] == data_of(seq) for seq in found)
+    lost = {n for e in errors for n in range(e.detail["first_seq"], e.detail["last_seq"] + 1)}
+    assert found.keys() | lost == set(range(1, 1_401)) and len(lost) <= 2 * PAGE // len(data_of(1))
+    assert lost or not loses
+    assert len(read_around(client, "other")[0]) == RECORDS
+    assert client.publish("orders", b"later") == 1_401
+    assert daemon.pids() == pids
+    if lost:
+        assert "storage is damaged" in daemon.log
+    daemon.stop()
