@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.faults import mutants as faults
 from tests.unit.chat import mutants as chat
 from tests.unit.filechannel import mutants as filechannel
 from tests.unit.storage import mutants as storage
@@ -776,7 +777,8 @@ MUTANTS = [
     ),
 ]
 
-# The chat store's and the file channel's stand beside their tests.
+# Those around the core, the chat store's and the file channel's stand beside their tests.
+MUTANTS += [Mutant(*mutant, pytest(test)) for *mutant, test in faults.MUTANTS]
 MUTANTS += [Mutant(*mutant, pytest(f"tests/unit/chat/{test}")) for *mutant, test in chat.MUTANTS]
 MUTANTS += [Mutant(*mutant, pytest("tests/unit/filechannel")) for mutant in filechannel.MUTANTS]
 

@@ -38,5 +38,8 @@ def test_every_documented_fault_has_a_test_and_every_marked_one_is_documented() 
 
 def test_page_names_tests_that_exist() -> None:
     text = (ROOT / "docs" / "faults.md").read_text()
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    known = {path.stem for path in files}
+    known |= {name for path in files for name in re.findall(r"def (test_\w+)\(", path.read_text())}
     for name in set(re.findall(r"`(test_[a-z_]+)`", text)):
-        assert list((ROOT / "tests").rglob(f"{name}.py")), name
+        assert name in known, name

@@ -1,0 +1,172 @@
+"""Safeguards against what lies around the core: failed reads, rotten and misplaced files, refused resources, strangers,
+commits of jobs. Each taken away; tests/mutants.py runs them.
+"""
+
+from __future__ import annotations
+
+MUTANTS = [
+    # (name, file, old, new, the tests that mind)
+    (
+        "reads: one bad sector ends the start",
+        "topicd/disk/loading.py",
+        "    return error.errno in _UNREADABLE\n",
+        "    return False\n",
+        "tests/faults/test_failed_reads.py",
+    ),
+    (
+        "reads: what could not be read is not named",
+        "topicd/disk/loading.py",
+        "        return self._by_page(at, end)\n",
+        "        return end - at\n",
+        "tests/faults/test_failed_reads.py",
+    ),
+    (
+        "refused: no descriptor or memory is damage of the file",
+        "topicd/disk/refusal.py",
+        "        raise error\n",
+        "        return\n",
+        "tests/faults/test_refused_resources.py",
+    ),
+    (
+        "refused: the log's chores end with the first refusal",
+        "shards/wal/committer.py",
+        "        except OSError as exc:\n"
+        '            log.warning("files not recycled", extra={"error": str(exc)})\n'
+        "            return 0\n",
+        "        except ZeroDivisionError:\n            return 0\n",
+        "tests/faults/test_refused_resources.py",
+    ),
+    (
+        "refused: memory is promised and not there",
+        "ipc/shm.py",
+        "        os.posix_fallocate(shm.fd, 0, size)\n",
+        "        os.ftruncate(shm.fd, size)\n",
+        "tests/unit/supervisor/test_memory.py",
+    ),
+    (
+        "refused: the history socket ends with the first refusal",
+        "shards/delivery/sessions/descriptors.py",
+        "                    await asyncio.sleep(_RETRY_S)\n                    continue\n",
+        "                    return\n",
+        "tests/unit/delivery/sessions/test_delivery_descriptors.py",
+    ),
+    (
+        "rotten: FORMAT is believed without its checksum",
+        "topicd/disk/datadir.py",
+        "    elif raw != _render(found):\n",
+        "    elif False:\n",
+        "tests/unit/disk/test_datadir.py",
+    ),
+    (
+        "rotten: small files are believed without their checksums",
+        "topicd/disk/envelope.py",
+        "    if actual != checksum:\n",
+        "    if False:\n",
+        "tests/faults/test_rotten.py",
+    ),
+    (
+        "rotten: deletes that a snapshot knows of come back with their marks gone",
+        "shards/storage/segment/settle_marks.py",
+        "    missing = missing_marks(marks.ranges, gone, record)\n",
+        "    missing: list[tuple[int, int]] = []\n",
+        "tests/unit/storage/segment/test_segment_rot.py",
+    ),
+    (
+        "rotten: a log that nobody understands is room",
+        "shards/storage/walfile.py",
+        "        self.end.unknown.append(file)\n",
+        "",
+        "tests/faults/test_rotten.py",
+    ),
+    (
+        "rotten: topics that only their directories know are left out",
+        "shards/delivery/starting/orphans.py",
+        "        found = [self._take(self._labels.pop(topic_id)) for topic_id in sorted(self._labels)]\n",
+        "        found: list[Topic | None] = []\n",
+        "tests/faults/test_rotten.py",
+    ),
+    (
+        "rotten: nobody sees that snapshots fail",
+        "shards/delivery/storing/snapshots.py",
+        "                self._told = str(exc) or repr(exc)\n",
+        "",
+        "tests/faults/test_rotten.py",
+    ),
+    (
+        "swapped: frames of another topic are one's own",
+        "shards/storage/segment/misplaced.py",
+        "    if mine is not None and found.topic_id != mine:\n",
+        "    if False:\n",
+        "tests/unit/storage/segment/test_segment_rot.py",
+    ),
+    (
+        "swapped: what lies in quarantine is not brought back",
+        "shards/storage/segment/misplaced.py",
+        "    if not fs.exists(kept) or is_directory(fs, kept):\n",
+        "    if True:\n",
+        "tests/unit/storage/segment/test_segment_rot.py",
+    ),
+    (
+        "strangers: one address takes all places",
+        "shards/delivery/sessions/strangers.py",
+        " or here >= max(1, limit // 2):\n",
+        ":\n",
+        "tests/unit/delivery/sessions/test_delivery_strangers.py",
+    ),
+    (
+        "strangers: tokens are guessed at full speed",
+        "shards/delivery/sessions/strangers.py",
+        "        return min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 1.5 ** (wrong[0] - 1))\n",
+        "        return 0.0\n",
+        "tests/unit/delivery/sessions/test_delivery_strangers.py",
+    ),
+    (
+        "strangers: any web page reads the metrics",
+        "topicd/supervisor/metrics_server.py",
+        "        if anybody and not _to_this_machine(request):\n",
+        "        if False:\n",
+        "tests/unit/supervisor/test_metrics_server.py",
+    ),
+    (
+        "rights: whoever reads acknowledges",
+        "ipc/protocol/messages/consumers.py",
+        'class AckConsumer(Request, op=Op.CONSUMER_ACK, right="consume"',
+        'class AckConsumer(Request, op=Op.CONSUMER_ACK, right="read"',
+        "tests/process/test_tcp.py",
+    ),
+    (
+        "heartbeats: long work is death",
+        "topicd/supervisor/family.py",
+        "if (child.works() and silence <= WORKING_PATIENCE * patience) or silence <= patience:",
+        "if silence <= patience:",
+        "tests/unit/supervisor/test_family.py",
+    ),
+    (
+        "commits: decided without asking for room",
+        "topicd/client/staging/stages.py",
+        "            places = self._reserve(given)\n",
+        "            places = {}\n",
+        "tests/process/test_commits.py",
+    ),
+    (
+        "commits: decided without asking the schema",
+        "topicd/client/staging/stages.py",
+        "                held[name] = self._judged(name, stages, found)\n",
+        "                held[name] = found\n",
+        "tests/process/test_commits_and_schemas.py",
+    ),
+    (
+        "commits: a delayed one is decided behind a later one",
+        "topicd/client/staging/commitlog.py",
+        "            if kind is Kind.DECIDED and batch > self.newest:\n",
+        "            if kind is Kind.DECIDED:\n",
+        "tests/process/test_staging.py",
+    ),
+    (
+        "commits: an abandoned one is published all the same",
+        "topicd/client/staging/stages.py",
+        "        return [decision for decision in pending if decision.abandoned is None]\n",
+        "        return pending\n",
+        "tests/process/test_commits.py",
+    ),
+]
