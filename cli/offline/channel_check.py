@@ -8,6 +8,7 @@ from pathlib import Path
 from topicd import paths
 from topicd.cli.offline.segment_check import DAMAGE, NOTE, Finding
 from topicd.disk.fs import TMP_SUFFIX, Fs, is_directory, read_all
+from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError
 from topicd.paths import CURSOR_FILE, METADATA_FILE
 from topicd.shards.storage import channel_file
@@ -43,11 +44,13 @@ def _check(fs: Fs, directory: Path) -> Iterator[Finding]:
         yield Finding(DAMAGE, metadata, f"channel cannot be read: {exc.message}")
         return
     except OSError as exc:
+        raise_refusal(exc)
         yield Finding(DAMAGE, metadata, f"channel cannot be read: {exc.strerror}")
         return
     if state.fifo:
         try:
             channel_file.decode_cursor(cursor, read_all(fs, cursor, channel_file.CURSOR.size))
         except (OSError, FormatError) as exc:
+            raise_refusal(exc)
             why = exc.message if isinstance(exc, FormatError) else exc.strerror
             yield Finding(DAMAGE, cursor, f"queue {state.handler!r} needs recovery: {why}")

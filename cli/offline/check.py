@@ -22,6 +22,7 @@ from topicd.cli.offline.segment_check import (
 )
 from topicd.disk import cold, envelope, identity
 from topicd.disk.fs import TMP_SUFFIX, Fs
+from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError, TopicdError
 from topicd.frames import FrameType
 from topicd.shards.storage import snapshot
@@ -105,6 +106,7 @@ def check_here(fs: Fs, jobs: list[SegmentJob], advance: Advance) -> list[Segment
         try:
             report = check_segment(fs, job.directory, job.first, set(job.parts), job.following)
         except OSError as exc:
+            raise_refusal(exc)
             report = SegmentReport(job.directory, job.first, set(job.parts), unread=True)
             report.note(DAMAGE, DATA, f"cannot be read: {exc}")
         reports.append(report)
@@ -121,6 +123,7 @@ def check_all(offline: Offline, advance: Advance = lambda amount: None, check: C
     try:
         checked.names = read_names(offline)
     except (OSError, TopicdError, KeyError, TypeError, ValueError) as exc:
+        raise_refusal(exc)
         checked.findings.append(Finding(DAMAGE, offline.data.meta, f"the snapshots cannot be understood: {exc}"))
     for shard in sorted({*offline.wal_shards(), *checked.names.logs}):
         report = check_wal(offline, shard, seed, checked.findings, checked.names.logs.get(shard))
@@ -147,6 +150,7 @@ def _check_identity(offline: Offline, checked: Checked) -> None:
     except FormatError as exc:
         checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.message}"))
     except OSError as exc:
+        raise_refusal(exc)
         checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.strerror}"))
 
 
@@ -162,6 +166,7 @@ def _check_snapshots(offline: Offline, checked: Checked) -> None:
                 if exc.detail.get("what") != "version":
                     checked.bad_snapshots.append(path)
             except OSError as exc:
+                raise_refusal(exc)
                 checked.findings.append(Finding(DAMAGE, path, f"cannot be read: {exc.strerror}"))
                 checked.bad_snapshots.append(path)
 
@@ -265,6 +270,7 @@ def _check_label(offline: Offline, topic_id: int, checked: Checked) -> str | Non
     except FileNotFoundError:
         return None
     except (FormatError, OSError) as exc:
+        raise_refusal(exc)
         # A loss of power may tear it, and of a topic that is known it tells nothing new. Not so a disk that refuses.
         torn = isinstance(exc, FormatError) and topic_id in checked.names.by_id
         severity = NOTE if torn else DAMAGE
@@ -320,6 +326,7 @@ def _check_cold(offline: Offline, checked: Checked) -> None:
         checked.findings.append(Finding(DAMAGE, data.cold, exc.message))
         return
     except OSError as exc:
+        raise_refusal(exc)
         checked.findings.append(Finding(NOTE, data.cold, f"the cold directory is not there: {exc}"))
         return
     for name in names:

@@ -10,6 +10,7 @@ from pathlib import Path
 from topicd.disk.cold import ColdMissing
 from topicd.disk.fs import Fs, is_directory
 from topicd.disk.loading import Content
+from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.frames import core
 from topicd.limits import MAX_SEQ
@@ -298,6 +299,7 @@ def _elsewhere(fs: Fs, report: SegmentReport) -> Content | None:
             return None
         content = report.place.load(fs, DATA)
     except (OSError, FormatError) as error:
+        raise_refusal(error)
         report.seal = _read_seal(fs, report) if TAGS in report.parts else None
         report.sealed, report.count = True, report.seal.count if report.seal else 0
         if isinstance(error, ColdMissing):

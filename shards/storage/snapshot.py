@@ -24,6 +24,7 @@ import xxhash
 from topicd import paths
 from topicd.disk import envelope
 from topicd.disk.fs import TMP_SUFFIX, Fs, read_all, replace_file
+from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError
 from topicd.limits import MIB, SMALL_FILE_MAX
 from topicd.placement import delivery_shard
@@ -111,6 +112,7 @@ class SnapshotStore:
             try:
                 body = load_snapshot(self._fs, path)
             except (FormatError, OSError) as error:
+                raise_refusal(error)
                 self.problems.append(str(error))
                 continue
             self._newest_good = number
@@ -129,6 +131,7 @@ class SnapshotStore:
             except FileNotFoundError:
                 continue  # its owner has a newer one and removed it meanwhile
             except (FormatError, OSError) as error:
+                raise_refusal(error)
                 self.problems.append(str(error))
                 continue
             found[number >> _RUN_SHIFT] = (number, body)
@@ -177,7 +180,8 @@ class SnapshotStore:
         for number in reversed(self.numbers()):
             try:
                 check_snapshot(self._fs, self._path(number))
-            except (FormatError, OSError):
+            except (FormatError, OSError) as error:
+                raise_refusal(error)
                 continue
             self._newest_good = number
             return

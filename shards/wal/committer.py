@@ -168,7 +168,11 @@ class Committer:
 
     def recycle_absorbed(self) -> int:
         """Give back finished files that every delivery shard has in its segments; how many."""
-        finished = self.log.finished_files()
+        try:
+            finished = self.log.finished_files()
+        except OSError as exc:
+            log.warning("files not recycled", extra={"error": str(exc)})
+            return 0
         given = self._recycle(finished)
         for inlet in self.inlets:
             inlet.ring.set_waiting_files(len(finished) - given)

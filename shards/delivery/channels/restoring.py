@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from topicd.channel import ChannelState, hash_of_log, is_channel_log
+from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError
 from topicd.limits import CHANNELS
 from topicd.placement import delivery_shard
@@ -88,6 +89,7 @@ class Restoring:
         try:
             return self._store.load(hash)
         except (OSError, FormatError) as exc:
+            raise_refusal(exc)
             path = self._store.metadata(hash)
             reason = exc.message if isinstance(exc, FormatError) else f"{path}: {exc.strerror}"
             log.warning("channel skipped: its metadata cannot be read", extra={"file": str(path), "reason": reason})
@@ -106,6 +108,7 @@ class Restoring:
         try:
             return self._store.load_cursor(saved.hash)
         except (OSError, FormatError) as exc:
+            raise_refusal(exc)
             log.warning("queue needs recovery", extra={"channel": state.handler, "reason": str(exc)})
             return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from topicd.disk.refusal import raise_refusal
 from topicd.errors import TopicdError
 from topicd.limits import MAX_SEQ
 from topicd.shards.delivery.place import Place
@@ -69,7 +70,8 @@ class Holes:
             if info.first_seq <= place.first_seq and place.last_seq <= info.last_seq:
                 try:
                     self._segments.reader(topic, info).verify(place.first_seq, place.last_seq)
-                except (OSError, TopicdError):
+                except (OSError, TopicdError) as exc:
+                    raise_refusal(exc)
                     return False
                 return True
         return False

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from topicd import paths
 from topicd.disk.fs import is_directory
+from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError, TopicdError
 from topicd.model import TopicConfig
 from topicd.placement import delivery_shard, wal_shard
@@ -75,7 +76,8 @@ class Orphans:
             directory = place.data.topic(parsed[0])
             try:
                 label = read_label(place.fs, directory)
-            except (FormatError, OSError):
+            except (FormatError, OSError) as exc:
+                raise_refusal(exc)
                 continue  # missing, as in earlier versions, torn, or rotten: see nameless()
             mine = delivery_shard(label.name, place.delivery_shards) == place.index
             covered = any(settled.covers(label.name, label.id) for settled in self._settled)
@@ -96,6 +98,7 @@ class Orphans:
             try:
                 read_label(place.fs, directory)
             except (FormatError, OSError) as exc:
+                raise_refusal(exc)
                 if is_directory(place.fs, directory) and list_segments(place.fs, directory):
                     found.append(f"{directory}: belongs to no topic that is known, and does not say whose it is: {exc}")
         return sorted(found)

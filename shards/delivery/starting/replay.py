@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topicd._native.interface import Run
+from topicd.disk.refusal import raise_refusal
 from topicd.errors import TopicdError
 from topicd.frames import core, frame_checksum, parse_direct, parse_producer
 from topicd.shards.delivery.reading.segments import Segments
@@ -76,7 +77,8 @@ class AppendReplay:
             return None
         try:
             frames = self._segments.reader(topic, segments[at]).read(seq, seq)
-        except (OSError, TopicdError):
+        except (OSError, TopicdError) as exc:
+            raise_refusal(exc)
             return None
         return frame_checksum(frames) if len(frames) else None
 

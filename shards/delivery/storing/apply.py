@@ -22,6 +22,9 @@ from topicd.shards.storage.segment.jobs import JobResult
 log = logging.getLogger(__name__)
 
 
+_NAMED = 10  # topics; a hundred thousand of them fail together where a disk is full
+
+
 class Failures:
     """What went wrong in checkpoints. A full disk stays full for hours: said once, not once a second."""
 
@@ -34,8 +37,12 @@ class Failures:
 
     def note(self, topic: Topic, result: JobResult) -> None:
         self.errno = result.errno or errno.EIO
-        if topic.id not in self._told:
-            self._told.add(topic.id)
+        if topic.id in self._told or len(self._told) > _NAMED:
+            return
+        self._told.add(topic.id)
+        if len(self._told) > _NAMED:
+            log.error("checkpoints of more topics failed", extra={"error": str(result.error)})
+        else:
             log.error("checkpoint of topic failed", extra={"topic": topic.name, "error": str(result.error)})
 
     def note_exception(self, exc: Exception) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topicd.disk.fs import Fs, is_directory, replace_file
+from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError
 from topicd.limits import MAX_SEQ
 from topicd.shards.storage.ranges import Ranges
@@ -142,7 +143,8 @@ class _Loader:
         """Of the frames in it; -1 if it cannot be read."""
         try:
             file = open_packed(self._fs, self._place(first).file(PACKED))
-        except OSError:
+        except OSError as error:
+            raise_refusal(error)
             return -1
         with closing(file):
             return file.layout.data_bytes if file.layout.first_seq == first else -1

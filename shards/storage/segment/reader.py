@@ -18,6 +18,7 @@ from typing import NamedTuple
 from topicd._native import core
 from topicd.disk.fs import File, Fs
 from topicd.disk.loading import Content, is_unreadable, load
+from topicd.disk.refusal import RESOURCES
 from topicd.errors import StorageCorrupt, Throttled, TopicdError
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment.index import (
@@ -38,8 +39,6 @@ from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import APPEND, reindex
 from topicd.shards.storage.segment.tags import Seal, TagTable, pack_tags, read_seal
 
-# The process may not have more of it now; the file is as it was.
-_RESOURCES = {errno.EMFILE: "descriptors", errno.ENFILE: "descriptors", errno.ENOMEM: "memory"}
 _RETRY_MS = 100
 
 
@@ -374,7 +373,7 @@ class SegmentReader:
 
     def _failed(self, first: int, last: int, error: OSError) -> TopicdError:
         """What a reader is told of a call that failed."""
-        limit = _RESOURCES.get(error.errno or 0)
+        limit = RESOURCES.get(error.errno or 0)
         if limit is None:
             return self._corrupt(first, last, f"cannot be read ({error.strerror})")
         return Throttled(f"{self._path(DATA)}: {error.strerror}", limit=limit, retry_after_ms=_RETRY_MS)

@@ -12,6 +12,7 @@ from pathlib import Path
 from topicd._native import core
 from topicd.disk.fs import Fs
 from topicd.disk.loading import load_file
+from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.shards.storage.segment.deletions import parse_marks
 from topicd.shards.storage.segment.index import DAMAGED, ENTRY_BYTES, entry_at, entry_count, flagged, tiled_entries
@@ -50,6 +51,7 @@ class _Check:
         try:
             content = resolve(self._dir, self._first).load(self._fs, DATA)
         except (OSError, FormatError) as error:
+            raise_refusal(error)
             self._note(DATA, self._first, last, _why(error))
             return self._found
         view = content.view

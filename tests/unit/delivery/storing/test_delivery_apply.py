@@ -181,6 +181,16 @@ def test_a_failure_is_said_once_until_a_round_goes_well(caplog: pytest.LogCaptur
     assert failures.errno == errno.EIO
 
 
+def test_a_disk_that_is_full_for_all_topics_is_no_line_for_each(caplog: pytest.LogCaptureFixture) -> None:
+    failures, full = Failures(), JobResult(error=OSError(errno.ENOSPC, "full"))
+    with caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            for n in range(1, 1_001):
+                failures.note(make_topic(f"t{n}", n), full)
+    assert len(caplog.records) == 11 and caplog.messages[-1] == "checkpoints of more topics failed"
+    assert failures.errno == errno.ENOSPC
+
+
 def test_an_error_without_a_number_is_an_input_output_error() -> None:
     failures = Failures()
     failures.errno = 0
