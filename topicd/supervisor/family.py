@@ -145,17 +145,17 @@ class Family:
                 self._give_ids(child, now)
 
     def _start(self, child: Child, now: float) -> None:
-        handed = child.kind.hand(self._resources, self.settings, child.index, child.restarts)
         identity = self._resources.identity
-        boot = BootInfo(
-            kind=child.kind.name,
-            index=child.index,
-            instance=identity.instance,
-            run=identity.record.run,
-            settings=self.settings.to_wire(),
-            extras=dict(handed.extras),
-        )
         try:
+            handed = child.kind.hand(self._resources, self.settings, child.index, child.restarts)
+            boot = BootInfo(
+                kind=child.kind.name,
+                index=child.index,
+                instance=identity.instance,
+                run=identity.record.run,
+                settings=self.settings.to_wire(),
+                extras=dict(handed.extras),
+            )
             channel = child.spawn(boot, handed.fds, now, self.template)
         except OSError as exc:
             log.error("process cannot be started", extra={"child": child.name, "error": exc})

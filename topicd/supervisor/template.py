@@ -20,6 +20,7 @@ from topicd.limits import MIB
 COMMAND = (sys.executable, "-P", "-m", "topicd.shards.template")
 ANSWER_S = 5.0  # it may still be loading, on a machine that is busy
 _END_S = 2.0
+_MISSING = "no template, processes start without it"
 log = logging.getLogger(__name__)
 
 
@@ -78,7 +79,11 @@ class Template:
         """It loads while the supervisor does other things."""
         if _native.keep_orphans is None:
             return  # copies would not be the supervisor's children
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as exc:
+            log.warning(_MISSING, extra={"error": exc})
+            return
         try:
             _native.keep_orphans()
             self._process = subprocess.Popen(
@@ -89,7 +94,7 @@ class Template:
                 start_new_session=True,
             )
         except OSError as exc:
-            log.warning("no template, processes start without it", extra={"error": exc})
+            log.warning(_MISSING, extra={"error": exc})
             ours.close()
         else:
             self._socket = ours

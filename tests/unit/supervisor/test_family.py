@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import selectors
 import signal
@@ -14,7 +15,7 @@ import pytest
 from tests.support.stub_harness import wait_for
 from topicd.config import Settings
 from topicd.ipc import shm
-from topicd.ipc.control import BootInfo
+from topicd.ipc.control import BootInfo, ControlChannel
 from topicd.ipc.stats import StatsPage
 from topicd.supervisor.child import BOOT_GRACE_S, Child
 from topicd.supervisor.family import WORKING_PATIENCE, Family
@@ -176,6 +177,30 @@ def test_dead_child_waits_for_its_time_and_gets_fresh_ids(family: Family) -> Non
     family.start_due(101.2, lambda kind: True)
     assert dlv.running
     assert dlv.restarts == 1
+
+
+@pytest.mark.fault("RES-07")
+def test_child_for_which_there_are_no_descriptors_is_started_later(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    dlv = family.children[1]
+    dlv.kill()
+    wait_for(dlv.reap, "its end")
+    family.reap(101.0, lambda kind: True)
+    kind = dlv.kind
+    dlv.kind = kind._replace(hand=refuse)
+    family.start_due(105.0, lambda kind: True)
+    assert dlv.state is ChildState.BACKOFF
+    dlv.kind = kind
+    with monkeypatch.context() as patch:
+        patch.setattr(ControlChannel, "pair", refuse)
+        family.start_due(110.0, lambda kind: True)
+    assert dlv.state is ChildState.BACKOFF
+    family.start_due(115.0, lambda kind: True)
+    assert dlv.running
 
 
 def test_child_that_cannot_be_started_is_given_up(family: Family) -> None:

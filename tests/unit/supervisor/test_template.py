@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -139,6 +140,20 @@ def test_without_the_native_core_there_is_none(monkeypatch: pytest.MonkeyPatch) 
 def test_one_that_cannot_be_started_is_none() -> None:
     made = Template(("/nowhere/python",))
     made.open()
+    assert made.copy(WAL, "wal-00", []) is None
+    made.close()
+
+
+@pytest.mark.fault("RES-07")
+def test_without_descriptors_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    made = Template()
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socketpair", refuse)
+        made.open()
+    assert made.pid == 0
     assert made.copy(WAL, "wal-00", []) is None
     made.close()
 
