@@ -261,16 +261,16 @@ class Relay:
         return link
 
     def _socket(self, shard: int) -> socket.socket:
-        if shard == self._place.index and self.own_session is not None:
-            here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            there.setblocking(False)
-            self._spawn(self._serve(self.own_session, there))
-        else:
-            try:
+        try:
+            if shard == self._place.index and self.own_session is not None:
+                here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                there.setblocking(False)
+                self._spawn(self._serve(self.own_session, there))
+            else:
                 # The supervisor holds the listening sockets: this waits for nobody.
                 here = unixsock.connect(Path(self._place.socket_paths[shard]), _CONNECT_S)
-            except OSError as exc:
-                raise NotReady(f"shard {shard} cannot be reached: {exc.strerror or exc}", retry_after_ms=50) from None
+        except OSError as exc:
+            raise NotReady(f"shard {shard} cannot be reached: {exc.strerror or exc}", retry_after_ms=50) from None
         here.setblocking(False)
         return here
 

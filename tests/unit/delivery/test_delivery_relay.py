@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from topicd.errors import NotReady, TopicdError, TopicNotFound
 from topicd.frames import core
 from topicd.ipc.protocol.codec import Fetched
 from topicd.ipc.protocol.messages import SourceHead, Subscribe, SubscribedTopic
+from topicd.shards.delivery import relay as module
 from topicd.shards.delivery.relay import Listener, Relay
 
 
@@ -87,3 +89,17 @@ def test_a_closed_relay_says_so(desk: Desk, relay: Relay) -> None:
 def test_a_shard_that_is_not_there_may_be_asked_again(desk: Desk) -> None:
     with pytest.raises(NotReady):
         outcome(desk, desk.parts.relay.ask(0, SourceHead(topic="orders")))
+
+
+@pytest.mark.fault("RES-07")
+def test_a_shard_without_descriptors_may_be_asked_again(
+    desk: Desk, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    desk.topic("orders")
+    with monkeypatch.context() as patch, pytest.raises(NotReady, match="Too many open files"):
+        patch.setattr(module.socket, "socketpair", refuse)
+        outcome(desk, relay.ask(0, SourceHead(topic="orders")))
+    assert outcome(desk, relay.ask(0, SourceHead(topic="orders")))["head_seq"] == 0
