@@ -19,9 +19,12 @@ from topicd.cli.offline import token_file
 from topicd.client.blocking.client import Client
 from topicd.spark.python import python_for_spark
 
-pyspark_sql = pytest.importorskip("pyspark.sql")
+if os.environ.get("CI"):
+    import pyspark.sql as pyspark_sql  # a run that counts does not pass over what it could not test
+else:
+    pyspark_sql = pytest.importorskip("pyspark.sql")
 
-from tests.spark.cluster import SPARK_CONF, Cluster  # noqa: E402
+from tests.spark.cluster import SPARK_CONF, Cluster
 
 SHARDS = 2
 

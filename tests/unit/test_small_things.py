@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from topicd.cli.main import root_command
 from topicd.cli.show.human import records_word
 from topicd.cli.show.render import Column, fitted
 from topicd.client.core.held import merged
+from topicd.client.core.options import seconds
 from topicd.client.core.settling import Redriving
 from topicd.errors import InvalidRequest
 from topicd.filechannel import FileChannel
+from topicd.ipc.protocol.retry import FOREVER_S
 from topicd.words import counted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,3 +198,27 @@ def test_a_name_as_bytes_is_that_name(server: FakeServer) -> None:
 def test_a_stage_is_what_was_staged(server: FakeServer) -> None:
     with topicd.connect(server.path) as client, pytest.raises(InvalidRequest, match="a stage is what write"):
         client.stages("load").commit(0, ["abc"])  # type: ignore[list-item]
+
+
+# ---- timeouts ----
+
+
+def test_no_timeout_is_for_ever_and_nonsense_is_none() -> None:
+    assert (seconds(None), seconds(...), seconds(..., 7), seconds(0), seconds(2)) == (FOREVER_S, 30.0, 7, 0.0, 2.0)
+    for wrong in (-1, float("nan"), True, "5"):
+        with pytest.raises(InvalidRequest, match="a number of seconds, or None to wait for ever"):
+            seconds(wrong)  # type: ignore[arg-type]
+
+
+def test_a_client_without_a_timeout_outwaits_a_daemon_that_is_away(server: FakeServer) -> None:
+    with topicd.connect(server.path, timeout=None) as client:
+        client.publish("orders", b"before")
+        server.silence()
+        waiting = threading.Thread(target=client.publish, args=("orders", b"behind"))
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        server.listen()
+        waiting.join(30)
+        assert not waiting.is_alive()
+        assert [record.data for record in client.read("orders")] == [b"before", b"behind"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from topicd.errors import ConnectionLost, InvalidRequest, Throttled
-from topicd.ipc.protocol.retry import Backoff, Patience, Tempo, retry_after
+from topicd.ipc.protocol.retry import FOREVER_S, Backoff, Patience, Tempo, retry_after
 
 
 class Hands:
@@ -41,6 +41,14 @@ def test_patience_raises_the_error_when_time_is_up() -> None:
             patience.pause(error)
     assert sum(hands.slept) < 1.0
     assert len(hands.slept) > 4
+
+
+def test_forever_is_for_ever() -> None:
+    hands = Hands()
+    patience = Patience(hands.tempo(), FOREVER_S)
+    while hands.now < 2 * FOREVER_S:
+        patience.pause(Throttled("full", retry_after_ms=3_600_000))
+    assert patience.remaining() == FOREVER_S
 
 
 def test_patience_honours_what_the_daemon_asks_for() -> None:
