@@ -55,6 +55,8 @@ class Store:
                     client.chat.stats(rows=False)
                 return time.monotonic() - began
             except TopicdError:
+                if self._process.poll() is not None:
+                    raise SystemExit(f"the daemon has ended: {(self.root / 'log').read_text()[-2000:]}") from None
                 time.sleep(0.05)
 
     def cpu_s(self) -> dict[str, float]:

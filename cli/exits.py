@@ -80,13 +80,14 @@ HINT_OF: dict[type[TopicdError], str] = {
 
 
 class CliError(Exception):
-    """An error of the command line tool itself: one line, an exit code and perhaps a hint."""
+    """One line, an exit code and perhaps a hint. code: the name of the error where the daemon or the client told it."""
 
-    def __init__(self, message: str, exit_code: Exit = Exit.FAILED, hint: str = "") -> None:
+    def __init__(self, message: str, exit_code: Exit = Exit.FAILED, hint: str = "", code: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.exit_code = exit_code
         self.hint = hint
+        self.code = code
 
 
 def exit_of(error: TopicdError) -> Exit:
@@ -94,8 +95,8 @@ def exit_of(error: TopicdError) -> Exit:
 
 
 def hint_of(error: TopicdError) -> str:
-    if isinstance(error, errors.Forbidden) and "uid" in error.detail:
-        return ""  # a user of this machine is told who may connect; no token is concerned
+    if isinstance(error, errors.Forbidden) and "token" not in error.detail:
+        return ""  # who may connect, who is a member: no token is concerned
     return next((HINT_OF[cls] for cls in type(error).__mro__ if cls in HINT_OF), "")
 
 
@@ -103,4 +104,4 @@ def as_cli_error(error: TopicdError) -> CliError:
     """On one line: what stands on further lines is joined to the first."""
     first, *rest = error.message.splitlines() or [error.code]
     text = " ".join([first, "; ".join(line.strip() for line in rest)]).strip()
-    return CliError(text, exit_of(error), hint_of(error))
+    return CliError(text, exit_of(error), hint_of(error), error.code)

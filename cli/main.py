@@ -149,7 +149,12 @@ def _from_click(exc: click.ClickException) -> CliError:
 
 def say_error(error: CliError, as_json: bool) -> None:
     if as_json:
-        body = {"message": error.message, "exit_code": int(error.exit_code), "hint": error.hint}
+        body = {
+            "code": error.code,
+            "message": error.message,
+            "exit_code": int(error.exit_code),
+            "hint": error.hint,
+        }
         click.echo(json.dumps({"error": body}, ensure_ascii=False), err=True)
         return
     hint = f" ({error.hint})" if error.hint else ""

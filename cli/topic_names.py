@@ -29,7 +29,7 @@ def known_topic(client: Client, topic: str) -> Iterator[None]:
         yield
     except TopicNotFound as exc:
         near = near_topics(client, topic)
-        raise CliError(f"there is no topic {topic!r}{near}", Exit.NOT_FOUND, hint_of(exc)) from None
+        raise CliError(f"there is no topic {topic!r}{near}", Exit.NOT_FOUND, hint_of(exc), exc.code) from None
 
 
 def near_topics(client: Client, topic: str) -> str:

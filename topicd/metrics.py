@@ -144,6 +144,7 @@ CHAT = {
     "waiting": Metric("chat_waiting", "gauge", "entries that are not in the log or not applied yet"),
     "applied_seq": Metric("chat_applied_seq", "gauge", "seq of its log up to which the store is"),
     "unreadable": Metric("chat_unreadable_entries", "gauge", "entries of its log that were passed over"),
+    "closed": Metric("chat_closed", "gauge", "1 while the store serves nothing, because it and its log do not agree"),
     "listeners": Metric("chat_listeners", "gauge", "subscriptions to chats and inboxes"),
     "synced_in": Metric("chat_synced_in_total", "counter", "records taken from other stores"),
     "synced_out": Metric("chat_synced_out_total", "counter", "records given to other stores that asked"),

@@ -152,13 +152,16 @@ def verify(app: App) -> int:
 
 
 @verb("rebuild", examples="topicctl chat rebuild --yes")
+@click.option(
+    "--over-holes", is_flag=True, help="Of a store that is closed because of holes in its log: go on without."
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @pass_app
-def rebuild(app: App, yes: bool) -> None:
+def rebuild(app: App, over_holes: bool, yes: bool) -> None:
     """Make the store anew from its log and use that. Nobody notices but for a moment at the end."""
-    confirm("Make the chat store anew from its log?", yes)
+    confirm("Go on without what is missing?" if over_holes else "Make the chat store anew from its log?", yes)
     with app.connect() as client:
-        found = client.chat.rebuild()
+        found = client.chat.rebuild(over_holes=over_holes)
     app.out.either(found, f"{count(found['rows'])} rows up to seq {count(found['seq'])}")
 
 

@@ -218,9 +218,10 @@ def _note(one: RouterInfo) -> str:
 def _known_router(client: Client, name: str) -> Iterator[None]:
     try:
         yield
-    except RouterNotFound:
+    except RouterNotFound as exc:
         near = did_you_mean(name, [one.router for one in client.routers.list()])
-        raise CliError(f"there is no router {name!r}{near}", Exit.NOT_FOUND, "`topicctl router list`") from None
+        hint = "`topicctl router list`"
+        raise CliError(f"there is no router {name!r}{near}", Exit.NOT_FOUND, hint, exc.code) from None
 
 
 @contextmanager

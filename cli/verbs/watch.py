@@ -114,10 +114,9 @@ def is_beginning(pattern: str) -> bool:
 def _expect(client: Client, name: str, create: bool) -> None:
     try:
         client.state(name, touch=False)
-    except TopicNotFound:
+    except TopicNotFound as exc:
         near = near_topics(client, name)
         if near and not create:
-            raise CliError(
-                f"there is no topic {name!r}{near}", Exit.NOT_FOUND, "--create watches it all the same"
-            ) from None
+            hint = "--create watches it all the same"
+            raise CliError(f"there is no topic {name!r}{near}", Exit.NOT_FOUND, hint, exc.code) from None
         click.echo(f"note: topic {name!r} does not exist yet, waiting for its first record", err=True)

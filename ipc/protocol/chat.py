@@ -209,7 +209,10 @@ class Verify(ChatRequest, op=ChatOp.VERIFY, right="admin", answer="seq, rows, di
 
 
 class Rebuild(ChatRequest, op=ChatOp.REBUILD, right="admin", answer="seq, rows"):
-    """The store is made anew from its log."""
+    """The store is made anew from its log. Of a store that is closed because entries of its log are missing, over_holes
+    goes on without them: they are told and counted as those that cannot be understood."""
+
+    over_holes: bool = flag(default=False)
 
 
 class SyncWith(

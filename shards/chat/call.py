@@ -51,12 +51,18 @@ def operation(wanted: type[R]) -> Callable[[Callable[[Call, R], Any]], Callable[
 
 def dispatch(call: Call, op: int, body: memoryview) -> Answer | Awaitable[Answer]:
     """Raises what refuses the request."""
+    want, function = understood(call.rights, op, body)
+    return function(call, want)
+
+
+def understood(rights: Rights, op: int, body: memoryview) -> tuple[ChatRequest, Function]:
+    """A request that may be asked, and what answers it."""
     declared = OPERATIONS.get(op)
     if declared is None:
         raise InvalidRequest(f"unknown op 0x{op:02x}")
     wanted, function = declared
     want = wanted.from_wire(unpack_map(body))
-    if wanted.RIGHT and call.rights.scopes.isdisjoint({*wanted.RIGHT, "admin"}):
-        name = call.rights.name
+    if wanted.RIGHT and rights.scopes.isdisjoint({*wanted.RIGHT, "admin"}):
+        name = rights.name
         raise Forbidden(f"token {name!r} has no {wanted.RIGHT[0]} right", token=name, scope=wanted.RIGHT[0])
-    return function(call, want)
+    return want, function

@@ -39,7 +39,7 @@ def base_of(where: Path) -> tuple[int, Path | None]:
     return max(found, default=(0, None))
 
 
-async def replayed(oplog: OperationLog, where: Path, work: Path, up_to: int) -> RocksStore:
+async def replayed(oplog: OperationLog, where: Path, work: Path, up_to: int, *, over_holes: bool = False) -> RocksStore:
     """A store of its own in `work`, made of base and log. The caller closes and removes it."""
     shutil.rmtree(work, ignore_errors=True)
     seq = begin_from_base(where, work)
@@ -47,7 +47,7 @@ async def replayed(oplog: OperationLog, where: Path, work: Path, up_to: int) -> 
     try:
         if seq != View(store).applied:
             raise FormatError(f"the base of seq {seq} holds seq {View(store).applied}")
-        await go_on(oplog, store, up_to)
+        await go_on(oplog, store, up_to, over_holes=over_holes)
     except BaseException:
         store.close()
         shutil.rmtree(work, ignore_errors=True)
@@ -65,10 +65,13 @@ def begin_from_base(where: Path, work: Path) -> int:
     return seq
 
 
-async def go_on(oplog: OperationLog, store: RocksStore, up_to: int) -> None:
+async def go_on(oplog: OperationLog, store: RocksStore, up_to: int, *, over_holes: bool = False) -> None:
     """Applies what the log has more than the store."""
-    view = View(store, (await oplog.place()).topic_id)
-    async for entries in oplog.read(view.applied, up_to):
+    topic_id = (await oplog.place()).topic_id
+    view = View(store, topic_id)
+    if view.topic_id != topic_id:
+        raise FormatError(f"the store {store.path} belongs to another log than {oplog.topic}")
+    async for entries in oplog.read(view.applied, up_to, over_holes=over_holes):
         view.apply(entries)
         await asyncio.sleep(0)
 

@@ -22,7 +22,7 @@ class Door:
         loop = asyncio.get_running_loop()
         sock = unixsock.inherited(fd)
         self._servers.append(await loop.create_unix_server(self._session, sock=sock, backlog=_BACKLOG))
-        settings = self._guests.service.settings
+        settings = self._guests.settings
         if not settings.chat_listen:
             return
         self._guests.load_tokens()

@@ -19,7 +19,7 @@ from topicd.ipc.protocol.codec import Hello
 from topicd.ipc.protocol.retry import Tempo
 from topicd.limits import CHAT_KEEPER, CHATS, KIB, MAX_DATA_AND_META
 from topicd.paths import RunDir
-from topicd.shards.chat.operations import LogEntry, unpacked
+from topicd.shards.chat.operations import LogEntry, Unreadable, unpacked
 
 WINDOW = 512  # entries under way at once
 TIMEOUT_S = 30.0
@@ -65,16 +65,25 @@ class OperationLog:
         frames = encode_one(raw, None, None, None, lambda value: b"")
         return self._routes.append(self.topic, frames, 1).future
 
-    async def read(self, after: int, up_to: int) -> AsyncIterator[list[tuple[int, LogEntry]]]:
-        """Entries behind a seq, in pieces. FormatError if any is not there any more."""
+    async def read(
+        self, after: int, up_to: int, *, over_holes: bool = False
+    ) -> AsyncIterator[list[tuple[int, LogEntry]]]:
+        """Entries behind a seq, in pieces. FormatError if any is not there any more; over_holes: those that are not
+        there are told as one Unreadable instead."""
         at = after
         while at < up_to:
             found = await self._client.fetch(self.topic, at, limit=2_000, max_bytes=PIECE_BYTES)
-            entries = [(record.seq, unpacked(record.data)) for record in found if record.seq <= up_to]
-            seqs = [seq for seq, _ in entries]
-            if seqs != list(range(at + 1, at + 1 + len(seqs))) or not seqs:
-                raise FormatError(f"the log {self.topic} has no entry {at + 1}, but {seqs[:1] or 'nothing'} behind it")
-            at = seqs[-1]
+            read = [(record.seq, unpacked(record.data)) for record in found if record.seq <= up_to]
+            entries: list[tuple[int, LogEntry]] = []
+            for seq, entry in (*read, *(() if read else ((up_to + 1, None),))):
+                if seq != at + 1:
+                    missing = f"the log {self.topic} has no {_entries(at + 1, seq - 1)} any more"
+                    if not over_holes:
+                        raise FormatError(missing)
+                    entries.append((seq - 1, Unreadable(missing, seq - 1 - at)))
+                if entry is not None:
+                    entries.append((seq, entry))
+                at = seq
             yield entries
 
     async def forget(self, before: int) -> None:
@@ -84,3 +93,7 @@ class OperationLog:
     async def close(self) -> None:
         await self._routes.end(ConnectionLost("the chat process stops"))
         await self._client.close()
+
+
+def _entries(first: int, last: int) -> str:
+    return f"entry {first}" if first == last else f"entries {first} to {last}"

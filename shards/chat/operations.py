@@ -139,9 +139,11 @@ class Entry(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """An entry that this version cannot understand: it changes nothing but the note of it."""
+    """An entry that this version cannot understand, or several that the log has no more: they change nothing but the
+    note of them. Several stand at the seq of the last one."""
 
     why: str
+    entries: int = 1
 
 
 LogEntry: TypeAlias = Entry | Unreadable

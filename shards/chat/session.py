@@ -58,12 +58,12 @@ class Session(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         self._local = sock.family == socket.AF_UNIX
-        self._transport.set_write_buffer_limits(high=self._guests.service.settings.outbox_bytes)
+        self._transport.set_write_buffer_limits(high=self._guests.settings.outbox_bytes)
         refusal = self._guests.admit(self, local=self._local)
         if refusal is None and self._local:
             _, uid, _ = peer_credentials(sock)
-            if uid not in self._guests.service.settings.uids:
-                refusal = not_welcome(uid, self._guests.service.settings.uids)
+            if uid not in self._guests.settings.uids:
+                refusal = not_welcome(uid, self._guests.settings.uids)
         if refusal is not None:
             self._send(error_message(0, refusal))
             self.close()
@@ -127,8 +127,7 @@ class Session(asyncio.Protocol):
                 self._send(map_message(op | ANSWER, request_id, {}))
                 return
             self._check_room()
-            call = Call(self._guests.service, self._rights, request_id, self, self._subscriptions)
-            answer = dispatch(call, op, body)
+            answer = self._asked(self._rights, op, request_id, body)
         except TopicdError as exc:
             self._send(error_message(request_id, exc))
             return
@@ -143,8 +142,14 @@ class Session(asyncio.Protocol):
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
+    def _asked(self, rights: Rights, op: int, request_id: int, body: memoryview) -> Answer | Awaitable[Answer]:
+        service = self._guests.service
+        if service is None:
+            return self._guests.while_closed(rights, op, body)
+        return dispatch(Call(service, rights, request_id, self, self._subscriptions), op, body)
+
     def _check_room(self) -> None:
-        limit = self._guests.service.settings.max_inflight_per_connection
+        limit = self._guests.settings.max_inflight_per_connection
         if len(self._under_way) >= limit:
             message = f"{limit} requests of this connection are under way"
             raise Throttled(message, limit="max_inflight_per_connection", retry_after_ms=20)

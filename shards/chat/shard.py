@@ -1,5 +1,7 @@
 """A chat process: opens its store, applies what the log has more, serves, and on stop drains. Promise: it serves only
-when its store is what the log says; after a kill at any moment the next start makes it so.
+when its store is what the log says; after a kill at any moment the next start makes it so. Where that cannot be, for
+example because the log has a hole, the store is closed: every request is refused with the reason, until somebody has
+it mended, and the rest of the daemon serves.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from topicd import child
 from topicd.child import Process
 from topicd.clock import Clock, SystemClock
 from topicd.config import Settings
-from topicd.errors import FormatError, TopicdError
+from topicd.errors import Conflict, FormatError, NotReady, StorageCorrupt, TopicdError
+from topicd.ipc.protocol.chat import Rebuild
 from topicd.paths import DataDir
 from topicd.shards.chat import checking, retention
 from topicd.shards.chat.door import Door
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 OPS = (admin, live, members, messages, sync)  # they declare their operations when they are imported
 DRAIN_S = 5.0
 _CHORES_S = 2.0  # between two looks at the log's size and the cutoff
+_AGAIN_S = 5.0  # a store that is closed for a passing reason is opened again after so long
 
 
 class SkewedClock:
@@ -73,6 +77,8 @@ class ChatShard:
         self._where = DataDir(Path(process.settings.data_dir)).chat(self._index)
         self._service: Service | None = None
         self._guests: Guests | None = None
+        self._shut = False  # the store could not be opened
+        self._opening = asyncio.Lock()  # held by whoever opens or mends the store
         self._flushed = 0  # seq up to which a flush was asked for while nothing happened
         self._seen = 0
 
@@ -100,36 +106,93 @@ class ChatShard:
         return not self._stop.is_set()
 
     async def _serve(self) -> None:
-        service = self._service = await self._recovered()
         extras = self._process.info.extras
         run = self._process.run
         shards = [str(run.delivery_socket(shard)) for shard in range(int(extras["delivery_shards"]))]
         hello = base_hello(shards, self._process.info.instance, int(extras["wal_shards"]), self._index)
-        guests = self._guests = Guests(service, hello)
+        guests = self._guests = Guests(self._process.settings, hello, self._mend)
+        await self._open()
         door = Door(guests)
-        service.writer.start()
         await door.listen(int(extras["listen_fd"]))
         self._process.serving()
+        if self._shut:
+            self._process.progress(100, guests.closed.message)  # `topicctl status` shows it
         chores = asyncio.get_running_loop().create_task(self._chores())
         await self._stop.wait()
         chores.cancel()
-        await self._drain(door, guests, service)
+        async with self._opening:
+            await self._drain(door, guests)
 
     # ---- start ----
 
-    async def _recovered(self) -> Service:
-        settings = self._process.settings
+    async def _open(self) -> None:
+        """The store serves then, or is closed for a reason that everybody is told."""
+        assert self._guests is not None
+        async with self._opening:
+            if self._service is None and not self._stop.is_set():
+                try:
+                    self._opened(await self._recovered())
+                except Exception as exc:
+                    self._shut, self._guests.closed = True, _reason(exc)
+
+    def _opened(self, service: Service) -> None:
+        assert self._guests is not None
+        service.writer.start()
+        self._shut = False
+        self._service = self._guests.service = service
+
+    async def _mend(self, want: Rebuild) -> dict[str, Any]:
+        """Of a store that is closed: made anew from base and log, or gone on with over what the log has no more."""
+        async with self._opening:
+            if self._service is not None:
+                raise Conflict("the store serves again")
+            if self._stop.is_set():
+                raise NotReady("the chat process stops")
+            if not want.over_holes:
+                await self._remade()
+            service = await self._recovered(over_holes=want.over_holes)
+            self._opened(service)
+        self._process.progress(100, "")
+        log.info("the chat store serves again", extra={"seq": service.view.applied})
+        return {"seq": service.view.applied, "rows": await admin.rows_of(service.store)}
+
+    async def _remade(self) -> None:
+        """What is in the place of the store goes only when another one is there."""
+        oplog = self._oplog()
+        try:
+            place = await oplog.open()
+            made = await checking.replayed(oplog, self._where, self._where / "rebuilt", place.head_seq)
+            made.close()
+        finally:
+            await oplog.close()
+        store = RocksStore(self._where / "rocks")
+        store.replace(self._where / "rebuilt")
+        store.close()
+
+    def _oplog(self) -> OperationLog:
+        count = int(self._process.info.extras["delivery_shards"])
+        return OperationLog(self._process.run, count, self._index, self._process.settings.chat_durability)
+
+    async def _recovered(self, *, over_holes: bool = False) -> Service:
         where = self._where
         where.mkdir(parents=True, exist_ok=True)
         for scratch in ("verify", "verify.store", "rebuilt", "base.new", "rocks.flush", "rocks.old"):
             shutil.rmtree(where / scratch, ignore_errors=True)
-        count = int(self._process.info.extras["delivery_shards"])
-        oplog = OperationLog(self._process.run, count, self._index, settings.chat_durability)
-        place = await oplog.open()
-        if not (where / "rocks").exists():
-            checking.begin_from_base(where, where / "rocks")
-        store = RocksStore(where / "rocks", tuning_of(settings)).open()
-        service = Service(settings, self._process.clock, store, oplog, where)
+        async with contextlib.AsyncExitStack() as undo:
+            oplog = self._oplog()
+            undo.push_async_callback(oplog.close)
+            place = await oplog.open()
+            if not (where / "rocks").exists():
+                checking.begin_from_base(where, where / "rocks")
+            store = RocksStore(where / "rocks", tuning_of(self._process.settings)).open()
+            undo.callback(store.close)
+            service = await self._brought_up(oplog, place, store, over_holes)
+            undo.pop_all()
+        return service
+
+    async def _brought_up(self, oplog: OperationLog, place: Place, store: RocksStore, over_holes: bool) -> Service:
+        where = self._where
+        service = Service(self._process.settings, self._process.clock, store, oplog, where)
         view = service.view
         if view.applied and view.topic_id != place.topic_id:
             raise FormatError(
@@ -138,24 +201,29 @@ class ChatShard:
             )
         view.topic_id = place.topic_id
         if view.applied > place.head_seq:
-            await self._made_anew(service, place)
-        await self._replay(service, place)
+            await self._made_anew(service, place, over_holes)
+        await self._replay(service, place, over_holes)
+        if over_holes:
+            # The log alone does not make this store any more.
+            await store.settle()
+            checking.put_base(store, where, view.applied)
         service.digests.cut(view.cutoff_ms)
         await service.see_clock()
         return service
 
-    async def _made_anew(self, service: Service, place: Place) -> None:
+    async def _made_anew(self, service: Service, place: Place, over_holes: bool) -> None:
         """A loss of power took entries of a log of class `disk` that the store had flushed."""
         facts = {"applied": service.view.applied, "log": place.head_seq}
         log.warning("the chat store is ahead of its log and made anew from it", extra=facts)
-        made = await checking.replayed(service.log, self._where, self._where / "rebuilt", place.head_seq)
+        work = self._where / "rebuilt"
+        made = await checking.replayed(service.log, self._where, work, place.head_seq, over_holes=over_holes)
         made.close()
         service.view.applied = 0
-        service.replace_store(self._where / "rebuilt")
+        service.replace_store(work)
 
-    async def _replay(self, service: Service, place: Place) -> None:
+    async def _replay(self, service: Service, place: Place, over_holes: bool) -> None:
         first, last = service.view.applied, place.head_seq
-        async for entries in service.log.read(first, last):
+        async for entries in service.log.read(first, last, over_holes=over_holes):
             service.view.apply(entries)
             self._process.progress(100 * (service.view.applied - first) / (last - first), "applying the chat log")
             await asyncio.sleep(0)
@@ -177,8 +245,10 @@ class ChatShard:
 
     def _reload(self, settings: Settings) -> None:
         self._process.settings = settings
-        if self._service is not None and self._guests is not None:
+        if self._service is not None:
             self._service.settings = settings
+        if self._guests is not None:
+            self._guests.settings = settings
             try:
                 self._guests.load_tokens()
             except FormatError as exc:
@@ -196,10 +266,11 @@ class ChatShard:
     def _figures(self) -> dict[str, Any]:
         service = self._service
         if service is None:
-            return {}
+            return {"closed": int(self._shut)}
         writer = service.writer
         return {
             **service.counts,
+            "closed": 0,
             "applied_seq": service.view.applied,
             "unreadable": unreadable_of(service.store)[0],
             "operations": writer.operations,
@@ -211,9 +282,14 @@ class ChatShard:
         }
 
     async def _chores(self) -> None:
-        assert self._service is not None
-        service = self._service
+        assert self._guests is not None
         while True:
+            service = self._service
+            if service is None:
+                await asyncio.sleep(_AGAIN_S)
+                if self._guests.closed.retriable:
+                    await self._open()
+                continue
             await asyncio.sleep(_CHORES_S)
             try:
                 await self._keep_short(service)
@@ -255,10 +331,14 @@ class ChatShard:
 
     # ---- stop ----
 
-    async def _drain(self, door: Door, guests: Guests, service: Service) -> None:
+    async def _drain(self, door: Door, guests: Guests) -> None:
         """Take nothing new, let what is under way end, make everything durable."""
         self._process.stats.state = "draining"
         door.close()
+        service = self._service
+        if service is None:
+            guests.close()
+            return
         service.writer.draining = True
         await service.writer.quiet(DRAIN_S)
         await asyncio.sleep(0)
@@ -266,6 +346,20 @@ class ChatShard:
         await service.writer.close()
         await service.log.close()
         service.store.close()
+
+
+def _reason(exc: Exception) -> TopicdError:
+    """Why the store is closed; retriable: it may pass by itself."""
+    if isinstance(exc, FormatError | StorageCorrupt):
+        how = "see docs/chat.md, When the store is closed"
+        found: TopicdError = StorageCorrupt(f"the chat store is closed: {exc.message} ({how})")
+    elif isinstance(exc, TopicdError):
+        found = NotReady(f"the chat store is closed: {exc.message}")
+    else:
+        log.error("the chat store cannot be opened", exc_info=exc)
+        found = NotReady(f"the chat store is closed: {exc}")
+    log.error("the chat store is closed, the rest of the daemon serves", extra={"why": found.message})
+    return found
 
 
 def tuning_of(settings: Settings) -> Tuning:

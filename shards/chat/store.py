@@ -295,7 +295,8 @@ class RocksStore:
         fs, old = RealFs(), self.path.with_name(self.path.name + ".old")
         self.close()
         shutil.rmtree(old, ignore_errors=True)
-        fs.rename(self.path, old)
+        if self.path.exists():
+            fs.rename(self.path, old)
         fs.rename(other, self.path)
         fs.sync_dir(self.path.parent)
         shutil.rmtree(old, ignore_errors=True)

@@ -108,7 +108,7 @@ class View:
             outcomes: list[Outcome] = []
             if isinstance(entry, Unreadable):
                 changes = changes or Changes(self.store, self.metas, self._listening)
-                self._note(changes, seq, entry.why)
+                self._note(changes, seq, entry)
                 self.applied = seq
                 done.outcomes.append(outcomes)
                 continue
@@ -134,11 +134,13 @@ class View:
         changes.keep()
         done.told.append(told)
 
-    def _note(self, changes: Changes, seq: int, why: str) -> None:
-        """Of an entry that is passed over."""
-        log.error("an entry of the chat log cannot be understood and is passed over", extra={"seq": seq, "why": why})
-        count = unreadable_of(changes)[0] + 1
-        changes.put(DEFAULT, keys.UNREADABLE, msgpack.packb([count, seq, why[:_WHY_MAX]]))
+    def _note(self, changes: Changes, seq: int, found: Unreadable) -> None:
+        """Of what is passed over."""
+        log.error(
+            "an entry of the chat log cannot be understood and is passed over", extra={"seq": seq, "why": found.why}
+        )
+        count = unreadable_of(changes)[0] + found.entries
+        changes.put(DEFAULT, keys.UNREADABLE, msgpack.packb([count, seq, found.why[:_WHY_MAX]]))
 
     def _outcome(self, changes: Changes, op: Operation, at_ms: int) -> Outcome:
         try:

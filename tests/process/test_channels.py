@@ -21,6 +21,7 @@ import pytest
 import topicd
 import topicd.aio
 from tests.process.cli_kit import run_ctl, shell
+from tests.process.procstat import pss_bytes
 from tests.support.daemon import Daemon, wait_until
 from tests.support.promtext import Exposition
 from topicd import errors
@@ -274,6 +275,32 @@ def test_c21_c9_metrics(daemon: Daemon, channels: Channels, name: str) -> None:
     wait_until(lambda: saves("ok") >= before + 2, "the saves to be counted")
 
 
+def test_c21_c8_a_save_that_fails_is_counted_and_changes_nothing(daemon: Daemon, channels: Channels, name: str) -> None:
+    persistent(channels, name)
+    shard = f"{delivery_shard(channel_topic(name), SHARDS):02d}"
+
+    def errors_of_saves() -> float:
+        return Exposition(render(daemon.status())).value("topicd_store_saves_total", result="error", shard=shard)
+
+    before = errors_of_saves()
+    in_the_way = directory(daemon, name) / "metadata.bin.tmp"
+    in_the_way.mkdir()
+    for change in (
+        lambda: channels.join(name, user="bob"),
+        lambda: channels.set_acl(name, "publish", ["bob"], user="ann"),
+        lambda: channels.set_config(name, max_clients=5, user="ann"),
+        lambda: channels.leave(name, user="ann"),
+    ):
+        with pytest.raises(errors.StorageFailed):
+            change()
+    assert channels.members(name).users == ["ann"]
+    assert channels.get(name).acl.publish == ()
+    wait_until(lambda: errors_of_saves() >= before + 4, "the failures to be counted")
+    in_the_way.rmdir()
+    channels.join(name, user="bob")
+    assert channels.members(name).users == ["ann", "bob"]
+
+
 def test_c22_a_flood_is_refused_not_kept(daemon: Daemon, name: str) -> None:
     """Far more changes at once than may wait: each is done, or told to come again."""
 
@@ -292,6 +319,25 @@ def test_c22_a_flood_is_refused_not_kept(daemon: Daemon, name: str) -> None:
         joined = {f"user-{n}" for n, one in enumerate(found) if not isinstance(one, Exception)}
         wait_until(lambda: joined <= set(client.channels.members(name).users), "all that were answered")
         assert client.channels.publish(name, b"still here", user="ann") == 1
+
+
+def test_c22_a_flood_makes_its_producer_wait_and_takes_no_memory(daemon: Daemon, channels: Channels, name: str) -> None:
+    """Floods of many times what may wait: all is answered in the end, and a second one finds the memory it takes."""
+    persistent(channels, name, max_persist_messages=500)
+    pid = daemon.pids()[f"dlv-{delivery_shard(channel_topic(name), SHARDS):02d}"]
+    payload, together = bytes(16 << 10), 4_000  # 64 MiB at once
+
+    async def flood() -> list[int]:
+        async with topicd.aio.connect(daemon.run.socket, timeout=120) as client:
+            return await asyncio.gather(*(client.channels.publish(name, payload, user="ann") for _ in range(together)))
+
+    taken = []
+    for turn in range(1, 4):
+        seqs = asyncio.run(flood())
+        assert sorted(seqs) == list(range((turn - 1) * together + 1, turn * together + 1))
+        taken.append(pss_bytes(pid, "Pss_Anon"))
+    assert taken[2] - taken[0] < 16 << 20, taken
+    assert channels.seq(name, user="ann") == (3 * together - 499, 3 * together)
 
 
 # ---- who is who ----
@@ -372,6 +418,35 @@ def test_c5_c17_one_corrupt_among_a_hundred(own: Daemon) -> None:
     assert (verdicts.count("same"), verdicts.count("corrupt"), len(verdicts)) == (98, 2, 100)
     for file in (bad, large):
         assert own.log.count(f'file="{file}"') + own.log.count(f"file={file}") == 1
+
+
+def test_c7_what_is_left_of_a_save_is_inert(own: Daemon) -> None:
+    channels = own.client().channels
+    persistent(channels, "lobby")
+    own.stop()
+    file = directory(own, "lobby") / "metadata.bin"
+    left, before = file.with_name("metadata.bin.tmp"), file.read_bytes()
+    left.write_bytes(b"half of something")
+    own.restart()
+    channels = own.client().channels
+    assert channels.members("lobby").users == ["ann"]
+    assert file.read_bytes() == before
+    channels.join("lobby", user="bob")
+    assert not left.exists()
+    left.write_bytes(b"half of something")
+    channels.delete("lobby")
+    assert not file.parent.exists()
+
+
+def test_c25_what_was_answered_without_an_interval_survives_kill_9(own: Daemon) -> None:
+    channels = own.client().channels
+    persistent(channels, "lobby", message_flush_interval=0)
+    for n in range(20):
+        assert channels.publish("lobby", b"%d" % n, user="ann") == n + 1
+    own.kill_all()
+    own.start().wait_ready()
+    found = own.client().channels.history("lobby", user="ann")
+    assert [(one.seq, one.data) for one in found] == [(n + 1, b"%d" % n) for n in range(20)]
 
 
 def test_c18_c19_kill_9_and_seqs_go_on(own: Daemon) -> None:

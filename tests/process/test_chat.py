@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,13 +17,16 @@ import pytest
 
 import topicd
 import topicd.aio
+from tests.process.cli_kit import run_ctl
 from tests.support.chatpair import CHAT, Pair
 from tests.support.daemon import Daemon, wait_until
+from tests.support.promtext import Exposition
 from topicd.client.blocking.chat import Chat
 from topicd.client.core import requests
 from topicd.client.core.chat import ChatMessage, InboxChange, Signal
-from topicd.errors import Conflict, Forbidden, InvalidRequest, TopicdError
+from topicd.errors import Conflict, Forbidden, FormatError, InvalidRequest, StorageCorrupt, TopicdError
 from topicd.limits import CHAT_KEEPER
+from topicd.metrics import render
 from topicd.tokens import new_token
 
 
@@ -331,8 +335,6 @@ def test_verify_tells_a_row_that_the_log_does_not_make(tmp_path: Path) -> None:
 
 @pytest.mark.fault("CHT-07")
 def test_a_store_that_is_gone_comes_back_from_base_and_log(tmp_path: Path) -> None:
-    import shutil
-
     with Daemon(tmp_path, wal_shards=1, delivery_shards=1, env={**CHAT, "TOPICD_CHAT_LOG_BYTES": "2KiB"}) as made:
         chat = made.client().chat
         for number in range(60):
@@ -349,6 +351,68 @@ def test_a_store_that_is_gone_comes_back_from_base_and_log(tmp_path: Path) -> No
         assert chat.digest() == before
         assert len(list(chat.messages("room"))) == 61
         verified(chat)
+
+
+def test_a_store_whose_log_has_a_hole_is_closed_and_the_rest_of_the_daemon_serves(tmp_path: Path) -> None:
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1, env={**CHAT, "TOPICD_CHAT_LOG_BYTES": "2KiB"}) as made:
+        chat = made.client().chat
+        for number in range(60):
+            chat.send("room", f"text {number}", user="ann")
+        wait_until(lambda: chat.stats(rows=False)["base_seq"] > 0, "a base", 60)
+        with pytest.raises(InvalidRequest, match="this one serves"):
+            chat.rebuild(over_holes=True)
+        made.stop()
+        for path in (made.data.chat(0) / "rocks", *made.data.chat(0).glob("base-*")):
+            shutil.rmtree(path)
+        made.start().wait_ready()
+        client = made.client()
+        assert client.publish("topic", b"x") == 1
+        missing = r"closed: the log topicd\.chat\.00 has no entr(y 1|ies 1 to \d+) any more"
+        for ask in (lambda: client.chat.send("room", "more", user="ann"), lambda: client.chat.inbox("ann")):
+            with pytest.raises(StorageCorrupt, match=missing):
+                ask()
+        said = run_ctl(made, "chat", "read", "room", "--as", "ann", "--json", code=1).stderr
+        assert "storage_corrupt" in said
+        assert any("closed" in row["what"] for row in made.status()["processes"] if row["name"] == "chat-00")
+        wait_until(lambda: Exposition(render(made.status())).value("topicd_chat_closed", shard="00") == 1, "the metric")
+        with pytest.raises(FormatError, match="has no entr"):
+            client.chat.rebuild()
+        old = made.kill("chat-00")
+        made.wait_replaced("chat-00", old)
+        made.wait_ready()
+        with pytest.raises(StorageCorrupt, match=missing):
+            client.chat.inbox("ann")
+        # Somebody decides to go on without.
+        run_ctl(made, "chat", "rebuild", "--over-holes", "--yes")
+        gone = client.chat.stats(rows=False)["unreadable"]
+        assert gone > 0
+        assert made.log.count("any more") >= 1
+        assert client.chat.send("room", "a new beginning", user="ann").seq >= 1
+        verified(client.chat)
+        made.restart()
+        chat = made.client().chat
+        verified(chat)
+        assert chat.stats(rows=False)["unreadable"] == gone
+        assert [one.text for one in chat.messages("room")][-1] == "a new beginning"
+
+
+def test_a_store_that_cannot_be_opened_is_closed_until_it_is_made_anew(tmp_path: Path) -> None:
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1, env=CHAT) as made:
+        chat = made.client().chat
+        chat.send_many([("room", str(number)) for number in range(50)], user="ann")
+        before = chat.digest()
+        made.stop()
+        (made.data.chat(0) / "rocks" / "CURRENT").write_bytes(b"garbage")
+        made.start().wait_ready()
+        client = made.client()
+        assert client.publish("topic", b"x") == 1
+        with pytest.raises(StorageCorrupt, match="cannot be opened"):
+            client.chat.inbox("ann")
+        client.chat.rebuild()
+        assert client.chat.digest() == before
+        verified(client.chat)
+        made.restart()
+        assert made.client().chat.digest() == before
 
 
 def test_S23_old_messages_go_for_good(tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ def test_the_words(web: Web) -> None:
     history = web("GET", f"{room}/history?as=bob&from_seq=1&limit=5")[1]
     assert [(m["seq"], m["from"], m["data"]) for m in history["messages"]] == [(1, "ann", {"text": "hello", "n": 1.5})]
     assert (history["first_seq"], history["last_seq"]) == (1, 1)
+    status, refused = web("GET", f"{room}/history?as=bob&from_seq=0")
+    assert (status, refused["error"]["code"]) == (400, "invalid_request")
     assert web("GET", f"{room}/seq")[1]["last_seq"] == 1
     assert web("GET", f"{room}/members")[1]["users"] == ["ann", "bob"]
     assert web("GET", room)[1]["members"] == 2

@@ -38,6 +38,10 @@ async def stats(call: Call, want: wire.Stats) -> dict[str, Any]:
     }
 
 
+async def rows_of(store: Store) -> int:
+    return sum([await _count(store, table) for table in TABLES])
+
+
 async def _count(store: Store, table: Table) -> int:
     count = 0
     for _ in store.scan(table):
@@ -94,7 +98,10 @@ async def verify(call: Call, want: wire.Verify) -> dict[str, Any]:
 
 @operation(wire.Rebuild)
 async def rebuild(call: Call, want: wire.Rebuild) -> dict[str, Any]:
+    """Of a store that serves; ChatShard mends one that is closed."""
     service = call.service
+    if want.over_holes:
+        raise InvalidRequest("over_holes is for a store that is closed because of holes in its log; this one serves")
     async with service.checking:
         await service.writer.catch_up()
         work = service.where / "rebuilt"
@@ -104,7 +111,7 @@ async def rebuild(call: Call, want: wire.Rebuild) -> dict[str, Any]:
         async with service.writer.still:
             try:
                 await checking.go_on(service.log, made_store, service.view.applied)
-                rows = sum([await _count(made_store, table) for table in TABLES])
+                rows = await rows_of(made_store)
             except TopicdError:
                 made_store.close()
                 raise

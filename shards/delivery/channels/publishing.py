@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from topicd.channel import ChannelState
-from topicd.errors import Conflict, Internal, QueueFull, TopicdError
+from topicd.errors import Conflict, Internal, QueueFull, StorageCorrupt, TopicdError
 from topicd.frames import core
 from topicd.limits import CHANNEL_HISTORY_MAX, FETCH_BYTES_MAX
 from topicd.shards.delivery.channels import acl
@@ -110,13 +110,20 @@ class Publishing:
     # ---- out ----
 
     def history(self, channel: Channel, state: ChannelState, from_seq: int, limit: int) -> list[dict[str, Any]]:
-        """Inclusive; from the first that is kept if that is later; at most CHANNEL_HISTORY_MAX."""
+        """Inclusive; from the first that is kept if that is later; at most CHANNEL_HISTORY_MAX. Messages that cannot be
+        read end the page before them; StorageCorrupt if it would begin with them."""
         self._check_persistent(state)
-        topic, found = channel.log(), []
+        topic = channel.log()
+        found: list[dict[str, Any]] = []
         position, left = from_seq - 1, min(limit, CHANNEL_HISTORY_MAX)
         size = 0
         while left > 0 and position < topic.seqs.visible and size < FETCH_BYTES_MAX:
-            answer = self._reader.fetch(topic, position, left, FETCH_BYTES_MAX - size, NO_FILTER)
+            try:
+                answer = self._reader.fetch(topic, position, left, FETCH_BYTES_MAX - size, NO_FILTER)
+            except StorageCorrupt:
+                if not found:
+                    raise
+                break
             if answer.next_from <= position and not answer.count:
                 break
             for part in answer.parts:

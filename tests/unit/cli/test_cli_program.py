@@ -16,7 +16,7 @@ from tests.support.fakeserver import FakeServer, Request
 from tests.unit.cli.kit import Ctl, run
 from topicd import errors
 from topicd.cli.app import Verb
-from topicd.cli.exits import EXIT_OF, Exit, as_cli_error, exit_of
+from topicd.cli.exits import EXIT_OF, Exit, as_cli_error, exit_of, hint_of
 from topicd.cli.main import root_command
 from topicd.client.core.records import Gap, RecordsMissed
 from topicd.errors import TopicdError
@@ -88,7 +88,13 @@ def test_no_daemon_is_exit_code_3_and_says_where_it_looked(args: tuple[str, ...]
 def test_errors_are_json_when_json_was_asked_for(ctl: Ctl) -> None:
     done = ctl("read", "missing", "--json")
     assert done.stdout == ""
-    assert json.loads(done.stderr)["error"]["exit_code"] == 4
+    error = json.loads(done.stderr)["error"]
+    assert (error["exit_code"], error["code"]) == (4, "topic_not_found")
+
+
+def test_hints_about_tokens_are_for_those_who_have_one() -> None:
+    assert "token" in hint_of(errors.Forbidden("token 'ci' has no write right", token="ci"))
+    assert hint_of(errors.Forbidden("the user is not a member of this chat")) == ""
 
 
 def test_the_unexpected_is_one_line_too(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:

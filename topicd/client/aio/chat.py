@@ -154,9 +154,10 @@ class AsyncChat:
         """Whether the store is what its log makes, row by row."""
         return await self._ask(requests.verify(), LONG_S)
 
-    async def rebuild(self) -> dict[str, Any]:
-        """Makes the store anew from its log."""
-        return await self._ask(requests.rebuild(), LONG_S)
+    async def rebuild(self, *, over_holes: bool = False) -> dict[str, Any]:
+        """Makes the store anew from its log; with over_holes, of a store that is closed because entries of its log are
+        missing, goes on without them."""
+        return await self._ask(requests.rebuild(over_holes), LONG_S)
 
     async def sync(self, target: str, *, token: str | None = None, method: str = "negentropy") -> dict[str, Any]:
         """Makes this store and another one equal."""

@@ -152,9 +152,10 @@ class Chat:
         """Whether the store is what its log makes, row by row."""
         return self._ask(requests.verify(), LONG_S)
 
-    def rebuild(self) -> dict[str, Any]:
-        """Makes the store anew from its log."""
-        return self._ask(requests.rebuild(), LONG_S)
+    def rebuild(self, *, over_holes: bool = False) -> dict[str, Any]:
+        """Makes the store anew from its log; with over_holes, of a store that is closed because entries of its log are
+        missing, goes on without them."""
+        return self._ask(requests.rebuild(over_holes), LONG_S)
 
     def sync(self, target: str, *, token: str | None = None, method: str = "negentropy") -> dict[str, Any]:
         """Makes this store and another one equal."""

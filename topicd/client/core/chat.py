@@ -272,8 +272,8 @@ def verify() -> Request[dict[str, Any]]:
     return _request(wire.Verify())
 
 
-def rebuild() -> Request[dict[str, Any]]:
-    return _request(wire.Rebuild())
+def rebuild(over_holes: bool) -> Request[dict[str, Any]]:
+    return _request(wire.Rebuild(over_holes=over_holes))
 
 
 def sync(target: str, token: str | None, method: str) -> Request[dict[str, Any]]:

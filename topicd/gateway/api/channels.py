@@ -251,7 +251,7 @@ async def history(call: Call, channel: str) -> Reply:
     want = messages.ChannelHistory(
         channel=channel,
         user=_user(call, channel),
-        from_seq=max(1, call.number("from_seq", 1)),
+        from_seq=call.number("from_seq", 1),
         limit=clamp(call.number("limit", CHANNEL_HISTORY_MAX), 1, CHANNEL_HISTORY_MAX),
     )
     answer = await _ask(call, channel, want)
