@@ -371,6 +371,13 @@ MUTANTS = [
         pytest("tests/unit/delivery/channels/test_delivery_slots.py"),
     ),
     Mutant(
+        "channel: messages that cannot be read take those before them with them",
+        "shards/delivery/channels/publishing.py",
+        "                if not found:\n                    raise\n                break\n",
+        "                raise\n",
+        pytest("tests/process/test_channel_logs.py"),
+    ),
+    Mutant(
         "queue of a channel: an element is handed out before the cursor is behind it",
         "shards/delivery/channels/fifo.py",
         "        while self._durable <= element.seq:\n",

@@ -12,6 +12,21 @@ MUTANTS = [
         "test_chat_store.py",
     ),
     (
+        "chat: a hole in the log is passed over without a word",
+        "shards/chat/log.py",
+        "                    if not over_holes:\n                        raise FormatError(missing)\n"
+        "                    entries.append((seq - 1, Unreadable(missing, seq - 1 - at)))\n",
+        "                    del missing\n",
+        "test_chat_log.py",
+    ),
+    (
+        "chat: of a hole one entry is counted",
+        "shards/chat/log.py",
+        "Unreadable(missing, seq - 1 - at)",
+        "Unreadable(missing)",
+        "test_chat_log.py",
+    ),
+    (
         "chat: answered before it is applied",
         "shards/chat/writer.py",
         "        applied = self._view.apply([(seq, item.entry) for seq, item in ready])\n",
@@ -83,7 +98,7 @@ MUTANTS = [
     (
         "chat: an entry that is passed over is noted nowhere",
         "shards/chat/view.py",
-        "        changes.put(DEFAULT, keys.UNREADABLE, msgpack.packb([count, seq, why[:_WHY_MAX]]))\n",
+        "        changes.put(DEFAULT, keys.UNREADABLE, msgpack.packb([count, seq, found.why[:_WHY_MAX]]))\n",
         "",
         "test_chat_unreadable.py",
     ),
