@@ -159,7 +159,7 @@ def verify(app: App) -> int:
 @pass_app
 def rebuild(app: App, over_holes: bool, yes: bool) -> None:
     """Make the store anew from its log and use that. Nobody notices but for a moment at the end."""
-    confirm("Go on without what is missing?" if over_holes else "Make the chat store anew from its log?", yes)
+    confirm("go on without what is missing?" if over_holes else "make the chat store anew from its log?", yes)
     with app.connect() as client:
         found = client.chat.rebuild(over_holes=over_holes)
     app.out.either(found, f"{count(found['rows'])} rows up to seq {count(found['seq'])}")
