@@ -6,7 +6,7 @@ written again. Knows files and LSNs, no rings.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from topicd import paths
@@ -28,10 +28,11 @@ class WalLog:
         self._file_bytes = file_bytes
         self.run = run
         self.seed = seed
-        self._spares = Spares(fs, directory, file_bytes)
+        self._spares = Spares(fs, directory, file_bytes, self._reached)
         self._active: Prepared | None = None
         self.first_lsn = 0
         self.lsn = 0
+        self.live_lsn: Callable[[], int] | None = None  # while turns are under way that do not count it here
         self.synced_lsn = 0
         self.rotations = 0
 
@@ -75,7 +76,7 @@ class WalLog:
             self._spares.overtake(active, offset + need)
         header = walfile.group_header(length, self.lsn, self.synced_lsn, self.run, self.seed)
         active.file.pwrite([header, *parts], offset)
-        self.was_written(self.lsn + need)
+        self.lsn += need
 
     def native_room(self) -> tuple[int, int]:
         """(descriptor of the file in use, offset up to which groups may be written through it with nothing else to be
@@ -86,13 +87,6 @@ class WalLog:
             return -1, 0
         limit = min(active.filled_to, active.size)
         return fd, limit if self._spares.any_ready else min(limit, _nearly_full(active))
-
-    def was_written(self, lsn: int) -> None:
-        """Everything below is in the file."""
-        active = self._require_active()
-        self.lsn = lsn
-        active.written = self._offset
-        self._spares.busy = True
 
     def sync(self) -> None:
         try:
@@ -132,6 +126,11 @@ class WalLog:
         """Once a second."""
         self._spares.tick()
 
+    def _reached(self) -> int:
+        """Up to which LSN it is written, also for other threads."""
+        live = self.live_lsn
+        return self.lsn if live is None else live()
+
     @property
     def _offset(self) -> int:
         return self.lsn - self.first_lsn
@@ -152,7 +151,7 @@ class WalLog:
             file.close()  # of another wal_file_bytes, perhaps: it is finished as it is
             return False
         self._active = Prepared(path, file, size, self._file_bytes)
-        self._active.written = written
+        self._active.first_lsn = first_lsn
         self._spares.fill(self._active)
         self.first_lsn = first_lsn
         return True
@@ -180,6 +179,7 @@ class WalLog:
             self._spares.release(prepared)
             raise
         prepared.path = target
+        prepared.first_lsn = lsn
         self._active = prepared
         self.first_lsn = lsn
 

@@ -11,6 +11,7 @@ fills the file with its own bytes, and every file that was absorbed is kept unti
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,22 +35,28 @@ class Prepared:
         self.path = path
         self.file = file
         self.filled_to = filled_to
-        self.written = 0  # by its owner: up to there
+        self.first_lsn: int | None = None  # once it is in use
         self.size = size
         self.error: OSError | None = None
 
+    def ahead(self, reached: int) -> int:
+        """Bytes that have blocks and are still to be written by its owner, who has come that far."""
+        return self.filled_to - (reached - self.first_lsn if self.first_lsn is not None else 0)
+
 
 class Spares:
-    def __init__(self, fs: Fs, directory: Path, file_bytes: int) -> None:
+    def __init__(self, fs: Fs, directory: Path, file_bytes: int, reached: Callable[[], int]) -> None:
+        """reached: up to which LSN the log is written, as any thread may ask."""
         self._fs = fs
         self._directory = directory
         self._file_bytes = file_bytes
+        self._reached = reached
         self._changed = threading.Condition()
         self._ready: list[Prepared] = []
         self._filling: Prepared | None = None
         self._step = threading.Lock()  # held while the filler writes, so that no file is closed under it
         self._overtaken = False
-        self.busy = False  # set by whoever writes to the log: the filler forgets it from time to time
+        self._seen = 0  # how far the log was written when the filler last looked
         self._quiet_ticks = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._fill_forever, name="wal-filler", daemon=True)
@@ -205,11 +212,12 @@ class Spares:
         """Until the next step is due."""
         with self._changed:
             while not self._stopping:
-                enough = prepared.filled_to - prepared.written >= _AHEAD
-                in_the_way = self._overtaken or (enough and self.busy)
-                self._overtaken = self.busy = False
+                reached = self._reached()
+                enough = prepared.ahead(reached) >= _AHEAD
+                in_the_way = self._overtaken or (enough and reached != self._seen)
+                self._overtaken, self._seen = False, reached
                 self._changed.wait_for(lambda: self._stopping, _REST_S if in_the_way else _PACE_S)
-                if not self._overtaken and not (enough and self.busy):
+                if not self._overtaken and not (enough and self._reached() != reached):
                     return
 
     def _fill_step(self, prepared: Prepared, zeros: bytes) -> None:

@@ -48,7 +48,7 @@ from topicd.shards.wal.log import WalLog
 _INLETS = 31
 _WORDS_PER_INLET = 4
 _SAMPLES = 1024
-_ENOUGH = 1 * MIB  # the thread that fills files ahead of the log learns of its progress once a call
+_ENOUGH = 8 * MIB
 _NO_BELL = (1 << 64) - 1
 _NS = 1_000_000_000
 
@@ -115,18 +115,23 @@ class NativeTurns:
             at = _INLETS + _WORDS_PER_INLET * number
             words[at], words[at + 1] = inlet.written, inlet.synced
         state, board = committer.state.memory, self._board.memory
+        wal.live_lsn = self._live_lsn
         why = Why(_native.commit(self._page, state, self._bells, board, self._rings))
         self._take_back()
+        wal.live_lsn = None
         if why is Why.WRITE_FAILED:
             committer.write_failed(wal.lsn, self._error())
         elif why is Why.SYNC_FAILED:
             committer.sync_failed(self._error())
         return why
 
+    def _live_lsn(self) -> int:
+        return self._words[4]
+
     def _take_back(self) -> None:
         committer, wal, words = self._committer, self._log, self._words
         if words[25]:
-            wal.was_written(words[4])
+            wal.lsn = words[4]
         wal.synced_lsn = words[5]
         committer.state.number = words[12]
         for number, inlet in enumerate(committer.inlets):

@@ -165,7 +165,7 @@ def test_absorbed_files_leave_oldest_first(disk: FakeDisk) -> None:
             copy = disk.image(seed)
             faults = FaultFs(copy)
             faults.crash_after = call
-            spares = Spares(faults, directory, KIB)
+            spares = Spares(faults, directory, KIB, lambda: 0)
             with suppress(Crashed):
                 for path in files[:3]:
                     spares.recycle(path)

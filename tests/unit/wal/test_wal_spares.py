@@ -30,7 +30,7 @@ def spares(disk: FakeDisk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spares]:
     """Whose filler makes its first step and then waits for the end of the test."""
     monkeypatch.setattr(module, "_PACE_S", 60.0)
     monkeypatch.setattr(module, "_REST_S", 60.0)
-    made = Spares(disk, ROOT, SIZE)
+    made = Spares(disk, ROOT, SIZE, lambda: 0)
     made.open()
     yield made
     made.close()
@@ -57,28 +57,25 @@ def test_the_filler_keeps_a_little_ahead_of_a_writer_and_goes_on_when_nobody_wri
     monkeypatch.setattr(module, "_STEP", MIB // 8)
     monkeypatch.setattr(module, "_PACE_S", 0.0)
     monkeypatch.setattr(module, "_REST_S", 0.0)
-    made = Spares(disk, ROOT, SIZE)
+    begins, at, looked, writes = 4096, 0, [], True
 
-    class Writing:
+    def reached() -> int:
         """Somebody writes whenever the filler looks."""
-
-        def __get__(self, *_: object) -> bool:
-            if not writes:
-                return False
+        nonlocal at
+        if writes:
+            at += 1
             looked.append(taken.filled_to)
-            made._stopping = len(looked) > 3
-            return True
+            made._stopping = looked[-4:].count(looked[-1]) == 4  # it goes no further
+        return begins + at
 
-        def __set__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(Spares, "busy", Writing(), raising=False)
-    writes, looked = True, []
+    made = Spares(disk, ROOT, SIZE, reached)
     taken = made._start_one()
+    taken.first_lsn = begins
     made._fill_forever()
-    assert set(looked) == {MIB // 2}
-    taken.written, made._stopping, looked = MIB // 4, False, []
+    assert taken.filled_to == MIB // 2 + MIB // 8
+    at, made._stopping, looked = MIB // 4, False, []
     made._fill_forever()
-    assert set(looked) == {MIB // 4 + MIB // 2}
+    assert taken.filled_to == MIB // 4 + MIB // 2 + MIB // 8
     writes, made._stopping = False, False
     made.open()
     wait_until(lambda: taken.filled_to == SIZE, "the file is full")

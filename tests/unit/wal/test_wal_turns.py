@@ -323,3 +323,24 @@ def test_regions_that_do_not_fit_are_refused(shard: Shard, short: str) -> None:
     given[short] = bytearray(given[short][:56])  # type: ignore[index]
     with pytest.raises(ValueError, match="do not fit together"):
         _native.commit(given["page"], given["state"], given["bells"], given["board"], (given["ring"],) * RINGS)  # type: ignore[arg-type]
+
+
+def test_who_fills_the_file_sees_how_far_it_is_written_while_turns_go_on(
+    pair: tuple[Shard, Shard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, _ = pair
+    seen: list[int] = []
+    commit = _native.commit
+    assert commit is not None
+
+    def looked_at(*given: object) -> int:
+        why = commit(*given)  # type: ignore[arg-type]
+        seen.append(shard.log._reached())  # its turns are not counted yet
+        return why
+
+    monkeypatch.setattr(_native, "commit", looked_at)
+    shard.place(0)
+    before = shard.log.lsn
+    shard.step()
+    assert seen[0] == shard.log.lsn > before
+    assert shard.log._reached() == shard.log.lsn
