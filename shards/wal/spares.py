@@ -22,7 +22,8 @@ from topicd.limits import MIB
 _STEP = 1 * MIB
 _AHEAD = 4 * MIB  # of the writer, so much has its blocks
 _PACE_S = 0.025  # between two steps when less has, or nobody writes
-_REST_S = 0.25  # once overtaken; and so long nobody has written before the first step beyond _AHEAD
+_REST_S = 0.05  # so long nobody has written before the first step beyond _AHEAD
+_OVERTAKEN_S = 0.25
 _QUIET_TICKS = 60  # without a file being taken
 KEPT = 2  # recycled files kept beyond the one in preparation
 KEPT_IN_FLOOD = 8  # what waits to be absorbed comes back all at once
@@ -214,9 +215,10 @@ class Spares:
             while not self._stopping:
                 reached = self._reached()
                 enough = prepared.ahead(reached) >= _AHEAD
-                in_the_way = self._overtaken or (enough and reached != self._seen)
+                in_the_way = enough and reached != self._seen
+                pause = _OVERTAKEN_S if self._overtaken else _REST_S if in_the_way else _PACE_S
                 self._overtaken, self._seen = False, reached
-                self._changed.wait_for(lambda: self._stopping, _REST_S if in_the_way else _PACE_S)
+                self._changed.wait_for(lambda: self._stopping, pause)
                 if not self._overtaken and not (enough and self._reached() != reached):
                     return
 

@@ -30,6 +30,7 @@ def spares(disk: FakeDisk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spares]:
     """Whose filler makes its first step and then waits for the end of the test."""
     monkeypatch.setattr(module, "_PACE_S", 60.0)
     monkeypatch.setattr(module, "_REST_S", 60.0)
+    monkeypatch.setattr(module, "_OVERTAKEN_S", 60.0)
     made = Spares(disk, ROOT, SIZE, lambda: 0)
     made.open()
     yield made
