@@ -78,6 +78,13 @@ class Agenda:
         self.pushed.add(peer)
         self.start_turn()
 
+    def ring_awaited(self) -> None:
+        """The WAL shards that somebody waits for."""
+        waits = [outlet for outlet in self.to_ring if not outlet.idle]
+        for outlet in waits:
+            outlet.flush()
+            self.to_ring.discard(outlet)
+
     def ring_all(self) -> None:
         for outlet in self.to_ring:
             outlet.flush()

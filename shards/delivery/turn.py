@@ -87,15 +87,17 @@ class Turn:
         return told
 
     def end(self) -> None:
-        """Ring first: the disk works while followers and sessions are served."""
+        """Ring first where somebody waits for the log: the disk works while followers and sessions are served. What
+        nobody waits for comes last: a WAL shard that wakes takes a core."""
         agenda = self._agenda
         agenda.close_gathered()
         self._appender.close_entry()
-        agenda.ring_all()
+        agenda.ring_awaited()
         if len(self._ready) and not self._used_up:
             self._serve()
         agenda.close_gathered()
         agenda.flush_all()
+        agenda.ring_all()
         self._pulse.show()
         self._load.stir()
 

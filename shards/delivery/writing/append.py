@@ -269,12 +269,12 @@ class Appender:
         if most <= 0:
             return 0, 0
         seqs = topic.seqs
-        if topic.policy.logged:
+        need, first, ts = topic.need_for(seqs.head + most), seqs.head + 1, max(self._clock.now_ms(), seqs.last_ts)
+        if need is not Need.PLACED:
             self.run_outlet = self._log.outlets[topic.outlet]
             self.run_outlet.rouse()
         else:
             self.run_outlet = None
-        need, first, ts = topic.need_for(seqs.head + most), seqs.head + 1, max(self._clock.now_ms(), seqs.last_ts)
         taken = core.take_run(
             *(buf, start, end, topic_id, producer_id, batch_no),
             *(first, ts, need is Need.SYNCED, most, self._together),

@@ -28,17 +28,35 @@ class Witness(Follower, Peer):
         self._story.append("flushed")
 
 
-def test_the_disk_is_rung_before_followers_and_connections_are_served(desk: Desk) -> None:
-    topic = desk.topic(durability="memory")
+@pytest.mark.parametrize("durability", ["fsync", "disk"])
+def test_a_wal_shard_that_somebody_waits_for_is_rung_before_followers_and_connections_are_served(
+    desk: Desk, durability: str
+) -> None:
+    topic, other = desk.topic(durability="ephemeral"), desk.topic("other", durability=durability)
     story: list[str] = []
     witness = Witness(desk, story)
     topic.followers.add(witness)
     desk.wal_bell.announce()  # the WAL shard sleeps
     desk.append(topic, [b"x"])
+    desk.append(other, [b"x"])
     desk.parts.agenda.to_flush.add(witness)
     witness.moved = lambda: story.append(f"moved, rung: {rings(desk.wal_bell)}")  # type: ignore[method-assign]
     desk.parts.turn.end()
     assert story == ["moved, rung: True", "flushed"]
+
+
+def test_a_wal_shard_that_nobody_waits_for_is_rung_last(desk: Desk) -> None:
+    topic = desk.topic(durability="memory")
+    story: list[str] = []
+    witness = Witness(desk, story)
+    topic.followers.add(witness)
+    desk.wal_bell.announce()
+    desk.append(topic, [b"x"])
+    desk.parts.agenda.to_flush.add(witness)
+    witness.moved = lambda: story.append(f"moved, rung: {rings(desk.wal_bell)}")  # type: ignore[method-assign]
+    desk.parts.turn.end()
+    assert story == ["moved, rung: False", "flushed"]
+    assert rings(desk.wal_bell)
 
 
 def test_gathered_batches_are_placed_by_the_end_of_the_turn(desk: Desk) -> None:
