@@ -48,7 +48,7 @@ from topicd.shards.wal.log import WalLog
 _INLETS = 31
 _WORDS_PER_INLET = 4
 _SAMPLES = 1024
-_ENOUGH = 8 * MIB
+_ENOUGH = 1 * MIB  # then figures are counted
 _NO_BELL = (1 << 64) - 1
 _NS = 1_000_000_000
 
@@ -131,7 +131,7 @@ class NativeTurns:
     def _take_back(self) -> None:
         committer, wal, words = self._committer, self._log, self._words
         if words[25]:
-            wal.lsn = words[4]
+            wal.was_written(words[4])
         wal.synced_lsn = words[5]
         committer.state.number = words[12]
         for number, inlet in enumerate(committer.inlets):
