@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple, TypeVar
@@ -31,6 +32,7 @@ from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.process.threads import PatientThreads
 from topicd.shards.storage.segment.info import Lies, SegmentInfo
+from topicd.shards.storage.segment.names import topic_id_of
 from topicd.shards.storage.segment.relocate import (
     Copied,
     Move,
@@ -52,6 +54,7 @@ _RETRY_S = 5.0
 _DELETED_S = 60.0  # between two looks for deleted topics
 _SLOWEST = 16  # at full pressure the rate is this part
 _UNMOVABLE_MAX = 10_000
+_SWEPT_AT_ONCE = 64  # topics
 _HELD_S = 0.1
 _SETTLE_S = 10.0
 
@@ -109,6 +112,7 @@ class Tiering:
         self._unmovable: set[tuple[int, int]] = set()  # damaged ones: said once, left alone
         self._words: dict[int, Words] = {}
         self._swept: set[int] = set()  # topics whose strays were looked for
+        self._unswept: deque[int] | None = None  # of this start, topics that have something there; None: not listed yet
         self._task: asyncio.Future[None] | None = None
         self._retry_at = 0.0
         self._deleted_at = 0.0
@@ -222,7 +226,7 @@ class Tiering:
         if self.cold is not None and now >= self._deleted_at:
             self._deleted_at = now + _DELETED_S
             self._wake(deleted=True)
-        elif self._ready or self._dropping or self._stranded:
+        elif self._ready or self._dropping or self._stranded or self._unswept:
             self._wake()
 
     # ---- work ----
@@ -237,6 +241,7 @@ class Tiering:
         try:
             if deleted:
                 await self._forget_deleted()
+                await self._list_unswept()
             while self._dropping and not self._backlog.held:
                 topic, first_seqs = self._dropping[0]
                 if topic.live and self.cold is not None:
@@ -252,6 +257,7 @@ class Tiering:
                     await self._move(topic, info, target)
                 if self._ready and self._ready[0] is one:
                     self._ready.popleft()
+            await self._sweep_some()
             if self.problem:
                 log.info("segments move again", extra={"problem": self.problem})
             self.problem = ""
@@ -316,6 +322,31 @@ class Tiering:
         cold.check(self._place.fs)
         for path in strays(self._place.fs, directory, cold):
             self._place.fs.unlink(path, missing_ok=True)
+
+    async def _list_unswept(self) -> None:
+        """Once: a move that a crash has cut off may have left a copy of a topic that moves nothing any more."""
+        fs, cold = self._place.fs, self.cold
+        if self._unswept is not None or cold is None:
+            return
+
+        def names() -> list[str]:
+            cold.check(fs)
+            return fs.listdir(cold.topics)
+
+        with suppress(OSError):  # nothing waits for it: the next round tries again
+            found = [topic_id_of(cold.topics / name) for name in await self._in_thread(names)]
+            self._unswept = deque(topic_id for topic_id in found if topic_id is not None)
+
+    async def _sweep_some(self) -> None:
+        """A few topics a second, behind all that is to move."""
+        for _ in range(_SWEPT_AT_ONCE):
+            if not self._unswept or self._backlog.held or self.cold is None:
+                return
+            topic = self._catalog.by_id.get(self._unswept[0])
+            if topic is not None and topic.id not in self._swept:
+                await self._in_thread(self._sweep, self._place.topic_dir(topic.id), self.cold)
+                self._swept.add(topic.id)
+            self._unswept.popleft()
 
     async def _forget_deleted(self) -> None:
         """Topics that were deleted while some of their data was in the cold directory."""
