@@ -10,6 +10,7 @@ import asyncio
 import gzip
 import logging
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 from topicd.errors import TopicdError
@@ -18,7 +19,7 @@ from topicd.gateway.endpoints import BODY_MAX, Call, Endpoint, Found, Routes, Se
 from topicd.gateway.errors import Refusal
 from topicd.gateway.keys import require, require_name
 from topicd.gateway.web.messages import Exchange, Head, Headers, Reply
-from topicd.limits import KIB
+from topicd.limits import KIB, MIB
 from topicd.tokens import EVERYTHING
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ _LOCAL_KEPT = 64
 _INFLATE_AT_ONCE = 8 * KIB  # a longer gzip body is inflated by a thread
 _INFLATED_AT_ONCE = 1
 _PIECE = 256 * KIB
+_FED = 64 * KIB  # of a packed body at once: what is left of it is copied each time
+_KEPT = 2 * MIB  # a body that becomes larger is inflated twice: what is too large shall cost no memory
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -270,22 +273,40 @@ def _decoded(one: Endpoint, head: Head, body: bytes) -> Any:
 
 
 def _inflated(body: bytes) -> bytes:
-    """At most BODY_MAX bytes of it are ever made."""
+    """At most BODY_MAX bytes of it are ever made, and those of a body that is larger are not kept."""
     pieces: list[bytes] = []
-    size, rest = 0, body
+    size = 0
+    for piece in _pieces(body):
+        size += len(piece)
+        if size <= _KEPT:
+            pieces.append(piece)
+    if size > _KEPT:
+        pieces = list(_pieces(body))  # now that it is known to be small enough
+    return b"".join(pieces)
+
+
+def _pieces(body: bytes) -> Iterator[bytes]:
+    view, at, size = memoryview(body), 0, 0
+    inflate = zlib.decompressobj(wbits=31)
+    rest: bytes | memoryview = b""
     try:
-        while rest:
-            inflate = zlib.decompressobj(wbits=31)
-            while not inflate.eof:
-                piece = inflate.decompress(rest, _PIECE)
-                if not piece and not inflate.eof and not inflate.unconsumed_tail:
-                    raise errors.invalid("the gzip body is cut off")
-                rest = inflate.unconsumed_tail
+        while True:
+            if not rest:
+                rest = view[at : at + _FED]
+                at += len(rest)
+            piece = inflate.decompress(rest, _PIECE)
+            rest = inflate.unconsumed_tail
+            if piece:
                 size += len(piece)
                 if size > BODY_MAX:
                     raise Refusal(413, "payload_too_large", f"a body has at most {BODY_MAX} bytes, inflated")
-                pieces.append(piece)
-            rest = inflate.unused_data
+                yield piece
+            if inflate.eof:
+                rest = inflate.unused_data
+                if not rest and at == len(view):
+                    return
+                inflate = zlib.decompressobj(wbits=31)
+            elif not piece and not rest and at == len(view):
+                raise errors.invalid("the gzip body is cut off")
     except zlib.error as exc:
         raise errors.invalid(f"the body is no gzip: {exc}") from None
-    return b"".join(pieces)

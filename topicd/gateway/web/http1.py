@@ -33,6 +33,7 @@ from topicd.limits import KIB, MIB
 MAX_HEAD = 64 * KIB
 MAX_HEADERS = 128
 HEAD_S = 60.0  # to receive a head; as long may a body stand still
+_FIRST = 1 * KIB  # of what comes: so much is looked at at once, at first
 _AHEAD = 16  # requests sent ahead before no more are looked at
 STUCK_S = 30.0  # a peer that takes nothing of its answers for so long is sent away
 _SWALLOW = 1 * MIB  # of a body that nobody wants, before the connection is closed instead
@@ -51,7 +52,7 @@ class Http1(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._peer = ""
-        self._arrived = Slices()
+        self._arrived = Slices(_FIRST)
         self._queued = False  # for a turn
         self._reading_paused = False
         self._incoming: Incoming | None = None

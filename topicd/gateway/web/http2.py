@@ -41,6 +41,7 @@ _IDLE_TALK = 100  # resets and frames that ask for nothing, beyond what was answ
 _FORGIVEN_PER_S = 10
 _BEGUN_AT_ONCE = 4  # of requests that had to wait: their answers shall be seen before more are begun
 _BEGUN_AGAIN_S = 0.01
+_FIRST = 256  # of what comes: so much is looked at at once, at first
 _FIRST_WINDOW = 65_535
 _TALK = (h2.events.PingReceived, h2.events.RemoteSettingsChanged, h2.events.PriorityUpdated)
 
@@ -59,7 +60,7 @@ class Http2(asyncio.Protocol):
         self._streams: dict[int, Http2Stream] = {}
         self._out = Outgoing(self._h2, self)
         self._flushing = False
-        self._arrived = Slices()
+        self._arrived = Slices(_FIRST)
         self._later: deque[Http2Stream] = deque()  # requests that are not begun before answers are taken
         self._beginning = False
         self._idle_talk = 0.0

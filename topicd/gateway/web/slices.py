@@ -8,16 +8,17 @@ from collections import deque
 
 from topicd.limits import KIB
 
-_FIRST, _LEAST, _MOST = 1 * KIB, 256, 64 * KIB
+_LEAST, _MOST = 256, 64 * KIB
 LOOK_S = 0.0002  # a slice that took longer is followed by a smaller one
 
 
 class Slices:
     __slots__ = ("_cut", "_size", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
+        """`first`: so large is the first one."""
         self._waiting: deque[bytes | memoryview] = deque()
-        self._size = _FIRST
+        self._size = first
         self._cut = False
 
     def __bool__(self) -> bool:

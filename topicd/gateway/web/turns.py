@@ -1,5 +1,5 @@
-"""Work of many connections that costs more than a look at a socket. Promise: between two looks at all sockets it takes
-SECONDS and one piece, however many connections have some; they have their turns one after the other.
+"""Work of many connections that costs more than a look at a socket. Promise: at every second look at all sockets it
+takes SECONDS and one piece, however many connections have some; they have their turns one after the other.
 """
 
 from __future__ import annotations
@@ -48,4 +48,8 @@ class Turns:
                 break
         self._begun = bool(waiting)
         if self._begun:
-            self._loop.call_soon(self._next)
+            self._loop.call_soon(self._after_others)
+
+    def _after_others(self) -> None:
+        """What takes no turns comes by once in between."""
+        self._loop.call_soon(self._next)
