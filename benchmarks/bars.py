@@ -182,6 +182,7 @@ PERSIST = ("persist-file", "persist-sqlite")
 QUEUES = ("litequeue", "diskcache", "sqlite-queue")
 ASYNCIO = "asyncio"
 CLAIMED = "claim and ack"
+CHAINED = "ack with the next claim"
 PUSHED = "push, 100 ahead"
 JOB_QUEUES = ("redis", "beanstalkd", "sqlite", "postgres")
 FUTURES = "asyncio, futures"
@@ -266,13 +267,13 @@ BARS: tuple[Bar, ...] = (
             peer,
             factor,
             durable=word == "durable",
-            ours=(ours,),
+            ours=ours,
         )
         for peer in JOB_QUEUES
         for case, what, ours, durable_factor, relaxed_factor in (
-            ("one", "claim and ack one by one", CLAIMED, 2.0, 1.0),
-            ("one", "push with prefetch against one by one", PUSHED, 2.0, 2.0),
-            ("many", "claims of 100", CLAIMED, 2.0, 2.0),
+            ("one", "claim and ack one by one", (CLAIMED, CHAINED), 2.0, 1.0),
+            ("one", "push with prefetch against one by one", (PUSHED,), 2.0, 2.0),
+            ("many", "claims of 100", (CLAIMED,), 2.0, 2.0),
         )
         for word, factor in (("durable", durable_factor), ("relaxed", relaxed_factor))
     ),

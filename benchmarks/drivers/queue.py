@@ -58,6 +58,12 @@ def _one(session: QueueSession, _: int) -> int:
     return 0 if found is None else touch((found,))
 
 
+def chained(session: Any, _: int) -> int:
+    """Of a peer that finishes a job and claims the next one in one round trip: the one that is finished."""
+    found = session.chained()
+    return 0 if found is None else touch((found,))
+
+
 def _some(session: QueueSession, limit: int) -> int:
     return touch(session.some(limit))
 
@@ -71,10 +77,10 @@ def pushed(session: Any, _: int) -> int:
 # A peer with queues has a method queue(durable): a context with the QueueAddress of a new queue, gone afterwards.
 
 
-def drivers(load: Load, one: str, some: str = "", wait: str = "") -> dict[str, Driver]:
+def drivers(load: Load, one: str, some: str = "", wait: str = "", both: str = "") -> dict[str, Driver]:
     """The variants of a peer for this load, by the names it gives them."""
     if load.records and load.batch == 1:
-        return {one: partial(drain, _one)}
+        return {one: partial(drain, _one), **({both: partial(drain, chained)} if both else {})}
     if load.records and some:
         return {some: partial(drain, _some)}
     return {wait: start} if not load.records and wait else {}

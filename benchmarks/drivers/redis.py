@@ -36,7 +36,8 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
     elif test == "E":
         found = {"XREAD BLOCK": push.push}
     elif test == "F":
-        found = queue.drivers(load, "XREADGROUP, XACK", "XREADGROUP, XACK 100", "XREADGROUP BLOCK")
+        both = "XACK and XREADGROUP in one"
+        found = queue.drivers(load, "XREADGROUP, XACK", "XREADGROUP, XACK 100", "XREADGROUP BLOCK", both)
     elif test == "G":
         found = {"AOF": server.recovery, "after rewrite": rewritten}
     elif test == "H":

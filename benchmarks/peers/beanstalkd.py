@@ -29,6 +29,7 @@ class BeanstalkSession:
         self._sock.connect(path)
         self._rest = b""
         self._held = b""
+        self._ahead: bytes | None = None
         for command in (f"use {tube}", f"watch {tube}", "ignore default"):
             self._ask(command.encode())
 
@@ -73,8 +74,24 @@ class BeanstalkSession:
             self._delete()
         return found
 
+    def chained(self) -> bytes | None:
+        if not self._held:
+            self._ahead = self._reserve(b"reserve-with-timeout 0")
+        finished = self._ahead
+        if finished is not None:
+            # Both commands in one write; beanstalkd answers them one after the other.
+            self._sock.sendall(b"delete %b\r\nreserve-with-timeout 0\r\n" % self._held)
+            self._held = b""
+            if self._line() != b"DELETED":
+                raise RuntimeError("beanstalkd did not delete a job that it had handed out")
+            self._ahead = self._reserved(self._line())
+        return finished
+
     def _reserve(self, command: bytes) -> bytes | None:
-        words = self._ask(command).split()
+        return self._reserved(self._ask(command))
+
+    def _reserved(self, answer: bytes) -> bytes | None:
+        words = answer.split()
         if words[0] != b"RESERVED":
             return None
         self._held = words[1]
@@ -172,7 +189,9 @@ class Beanstalkd(Peer):
             return {"put": _put_single}
         if test == "E":
             return {"reserve": _push}
-        return queue.drivers(load, one="reserve, delete", wait="reserve") if test == "F" else {}
+        if test == "F":
+            return queue.drivers(load, one="reserve, delete", wait="reserve", both="delete and reserve in one")
+        return {}
 
 
 def _put_single(peer: Beanstalkd, load: Load) -> Figures:

@@ -135,6 +135,7 @@ class RedisWorker:
         self._name = f"w{os.getpid()}"
         self._add_all = client.register_script(ADD_ALL)
         self._held: bytes | None = None
+        self._ahead: tuple[bytes, bytes] | None = None
 
     def put(self, data: bytes) -> object:
         return self._client.xadd(self._stream, {FIELD: data})
@@ -145,6 +146,25 @@ class RedisWorker:
     def one(self) -> bytes | None:
         found = self.some(1)
         return found[0] if found else None
+
+    def chained(self) -> bytes | None:
+        if self._ahead is None:
+            self._ahead = self._entry(self._client.xreadgroup(GROUP, self._name, {self._stream: ">"}, count=1))
+        finished = self._ahead
+        if finished is None:
+            return None
+        with self._client.pipeline(transaction=False) as both:
+            both.xack(self._stream, GROUP, finished[0])
+            both.xreadgroup(GROUP, self._name, {self._stream: ">"}, count=1)
+            _, found = both.execute()
+        self._ahead = self._entry(found)
+        return finished[1]
+
+    @staticmethod
+    def _entry(answer: Any) -> tuple[bytes, bytes] | None:
+        """Its id and its data."""
+        found = entries_of(answer)
+        return (found[0][0], found[0][1][1]) if found else None
 
     def some(self, limit: int) -> list[bytes]:
         found = entries_of(self._client.xreadgroup(GROUP, self._name, {self._stream: ">"}, count=limit))

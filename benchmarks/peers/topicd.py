@@ -20,6 +20,7 @@ from benchmarks.peers.base import Cursor, Driver, Handler, Peer, Session, socket
 from topicd.aio import AsyncWatch
 from topicd.aio import connect as connect_async
 from topicd.bench.load import Load
+from topicd.client.blocking.job import Jobs
 from topicd.client.blocking.work import Work
 
 DURABLE: Final = "fsync"
@@ -65,6 +66,7 @@ class TopicdQueueSession:
         self.put, self.put_many = self._queue.put, self._queue.put_many
         self._stream: Work | None = None
         self._job: topicd.Job | None = None
+        self._held: Jobs | None = None
 
     def one(self) -> bytes | None:
         found = self._queue.claim()
@@ -72,6 +74,14 @@ class TopicdQueueSession:
             return None
         job: topicd.Job = found[0]
         job.done()
+        return job.data
+
+    def chained(self) -> bytes | None:
+        found = self._held or self._queue.claim()
+        if not found:
+            return None
+        job: topicd.Job = found[0]
+        self._held = self._queue.claim(done=job)
         return job.data
 
     def some(self, limit: int) -> list[bytes]:

@@ -74,6 +74,7 @@ class MessageFlag(IntFlag):
     FILTER = 32  # fetch: a filter map follows the fixed fields
     OPTIONS = 32  # append: u32 length and the options of jobs follow the fixed fields and the key
     KEY = 64  # append: u16 length and an idempotency key follow the fixed fields
+    DONE = 64  # claim: LEASED rows of jobs to finish first follow the node; its answer: ENDED follows the fixed fields
     COPY = 128  # append: ranges of stored records follow the fixed fields, instead of frames
 
 
@@ -82,6 +83,7 @@ FLAG_DEDUPED = int(MessageFlag.DEDUPED)
 FLAG_TOMBSTONE = int(MessageFlag.TOMBSTONE)
 FLAG_CAUGHT_UP = int(MessageFlag.CAUGHT_UP)
 FLAG_KEY = int(MessageFlag.KEY)
+FLAG_DONE = int(MessageFlag.DONE)
 FLAG_JUDGE = int(MessageFlag.JUDGE)
 FLAG_COPY = int(MessageFlag.COPY)
 FLAG_OPTIONS = int(MessageFlag.OPTIONS)
@@ -165,6 +167,11 @@ ACKED = struct.Struct(
     "Q"  # topic_id
     "Q"  # ready
     "Q"  # in_flight
+    "I"  # acked
+    "I"  # skipped       u64 seqs that follow
+)
+ENDED = struct.Struct(
+    "<"
     "I"  # acked
     "I"  # skipped       u64 seqs that follow
 )

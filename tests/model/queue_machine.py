@@ -26,7 +26,7 @@ from tests.support.served import Served
 from tests.unit.delivery.kit import make_disk
 from topicd.errors import Conflict
 from topicd.ipc.protocol.messages import Op
-from topicd.ipc.protocol.wire import APPENDED, FLAG_CONFLICT, FLAG_OPTIONS
+from topicd.ipc.protocol.wire import APPENDED, FLAG_CONFLICT, FLAG_DONE, FLAG_OPTIONS
 from topicd.model import TopicConfig
 from topicd.shards.delivery.sessions.session import Session
 
@@ -124,6 +124,18 @@ class QueueMachine(RuleBasedStateMachine):
         body = claim_body(self.topic_id, most, lease_ms=lease_ms)
         claimed = parse_claimed(wire.answer(wire.send(Op.CLAIM, body))[1])
         self._taken(claimed.jobs, most, "claim", lease_ms or LEASE_MS)
+
+    @rule(data=st.data(), most=st.integers(1, 4), stale=st.booleans())
+    def claim_after(self, data: st.DataObject, most: int, stale: bool) -> None:
+        """Finishes some and claims others with one request."""
+        rows = [(job.seq, job.lease) for job in self._some_held(data)]
+        rows += [(seq, lease + 1) for seq, lease in rows[:1]] if stale else []
+        wire = self.machine.wire_of(QUEUE)
+        flags, answer = wire.answer(wire.send(Op.CLAIM, claim_body(self.topic_id, most, done=rows), FLAG_DONE))
+        found = parse_claimed(answer, flags)
+        acked, skipped = self.model.ack(rows)
+        assert (found.acked, list(found.skipped)) == (len(acked), skipped)
+        self._taken(found.jobs, most, "claim", LEASE_MS)
 
     def _taken(self, jobs: list[Any], wanted: int, by: str, lease_ms: int) -> None:
         seqs, leases = [job.seq for job in jobs], [job.lease for job in jobs]

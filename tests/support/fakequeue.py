@@ -9,7 +9,7 @@ import msgpack
 from tests.support.fakelog import FakeTopic
 from topicd.errors import NotAQueue
 from topicd.ipc.protocol.messages import Op
-from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, CLAIMED, JOB, LEASED, message
+from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, CLAIMED, ENDED, FLAG_DONE, JOB, LEASED, message
 
 if TYPE_CHECKING:
     from tests.support.fakesession import Request, Session
@@ -52,7 +52,7 @@ class FakeQueue:
                 del self.leases[seq]
                 self.counts["expired"] += 1
 
-    def take(self, most: int, lease_ms: int, node: str, now: int, whose: Any = None) -> bytes:
+    def take(self, most: int, lease_ms: int, node: str, now: int, whose: Any = None, ended: bytes = b"") -> bytes:
         """The body of a claim's answer."""
         chosen = [] if self.paused else self.ready(now)[:most]
         rows = b""
@@ -63,7 +63,7 @@ class FakeQueue:
             rows += JOB.pack(seq, self.next_lease, deadline, self.deliveries[seq])
             self.next_lease += 1
         frames = {record.seq: record.frame for record in self.topic.records}
-        head = CLAIMED.pack(self.topic.id, len(self.ready(now)), len(chosen))
+        head = CLAIMED.pack(self.topic.id, len(self.ready(now)), len(chosen)) + ended
         return head + rows + b"".join(frames[seq] for seq in chosen)
 
     def held(self, seq: int, lease: int, node: str, now: int) -> bool:
@@ -152,24 +152,34 @@ def queue_of(topic: FakeTopic) -> FakeQueue:
 def claim(session: Session, request: Request, flags: int) -> bytes:
     topic_id, most, lease_ms, _wait, length = CLAIM.unpack_from(request.body)
     node = request.body[CLAIM.size : CLAIM.size + length].decode()
-    queue = queue_of(session.server.by_id(topic_id))
-    return message(Op.CLAIM | 0x80, request.request_id, queue.take(most, lease_ms, node, session.server.now_ms))
+    queue, now = queue_of(session.server.by_id(topic_id)), session.server.now_ms
+    ended = b""
+    if flags & FLAG_DONE:
+        acked, skipped = finish(queue, request.body[CLAIM.size + length :], node, now)
+        ended = ENDED.pack(acked, len(skipped) // 8) + skipped
+    body = queue.take(most, lease_ms, node, now, ended=ended)
+    return message(Op.CLAIM | 0x80, request.request_id, body, flags & FLAG_DONE)
+
+
+def finish(queue: FakeQueue, rows: bytes, node: str, now: int) -> tuple[int, bytes]:
+    """(how many, the seqs that were skipped)"""
+    skipped = b""
+    for seq, lease in LEASED.iter_unpack(rows):
+        if queue.held(seq, lease, node, now):
+            queue.done(seq)
+        else:
+            skipped += seq.to_bytes(8, "little")
+    return (len(rows) - len(skipped) * LEASED.size // 8) // LEASED.size, skipped
 
 
 def ack(session: Session, request: Request, flags: int) -> bytes:
     topic_id, count, length = ACK.unpack_from(request.body)
     queue, now = queue_of(session.server.by_id(topic_id)), session.server.now_ms
     node = request.body[ACK.size : ACK.size + length].decode()
-    rows = list(LEASED.iter_unpack(request.body[ACK.size + length :]))
-    assert len(rows) == count
-    skipped = b""
-    for seq, lease in rows:
-        if queue.held(seq, lease, node, now):
-            queue.done(seq)
-        else:
-            skipped += seq.to_bytes(8, "little")
-    missed = len(skipped) // 8
-    body = ACKED.pack(topic_id, len(queue.ready(now)), len(queue.leases), count - missed, missed) + skipped
+    rows = request.body[ACK.size + length :]
+    assert len(rows) == count * LEASED.size
+    acked, skipped = finish(queue, rows, node, now)
+    body = ACKED.pack(topic_id, len(queue.ready(now)), len(queue.leases), acked, count - acked) + skipped
     session.server.moved(queue.topic)
     return message(Op.ACK | 0x80, request.request_id, body)
 

@@ -29,7 +29,7 @@ from topicd.ipc.protocol.messages import (
     StopWork,
     Work,
 )
-from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, LEASED, OP_ACKED
+from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, ENDED, FLAG_DONE, LEASED, OP_ACKED
 from topicd.shards.delivery.ops.records import check_room
 from topicd.shards.delivery.queues import asking, giving_back, schedule, steering
 from topicd.shards.delivery.queues.crons import CRON_DATA_MAX, CRONS_MAX, Cron
@@ -47,9 +47,11 @@ def claim(call: Call, body: memoryview) -> None:
     if len(body) < CLAIM.size:
         raise InvalidRequest(f"CLAIM has {len(body)} bytes of body, the fixed fields alone are {CLAIM.size}")
     topic_id, most, lease_ms, wait_ms, node_len = CLAIM.unpack_from(body)
-    node = bytes(body[CLAIM.size :])
-    if not 0 < node_len <= limits.MAX_NODE or len(node) != node_len:
+    node, rows = bytes(body[CLAIM.size : CLAIM.size + node_len]), body[CLAIM.size + node_len :]
+    if not 0 < node_len <= limits.MAX_NODE or len(node) != node_len or (len(rows) and not call.flags & FLAG_DONE):
         raise InvalidRequest(f"CLAIM names a node of 1 to {limits.MAX_NODE} bytes, this one says {node_len}")
+    if len(rows) % LEASED.size or len(rows) > limits.CLAIM_MAX * LEASED.size:
+        raise InvalidRequest(f"CLAIM finishes at most {limits.CLAIM_MAX} jobs, and has {len(rows)} bytes of them")
     if wait_ms > limits.LONG_POLL_MS_MAX:
         raise InvalidRequest(f"wait_ms is at most {limits.LONG_POLL_MS_MAX}, not {wait_ms}")
     service = call.shard.queues.numbered(topic_id)
@@ -60,14 +62,39 @@ def claim(call: Call, body: memoryview) -> None:
     if lease_ms:
         lease_ms = min(max(lease_ms, limits.LEASE_MS_MIN), limits.LEASE_MS_MAX)
     taker = WaitingClaim(connection, call.request_id, node, min(max(most, 1), limits.CLAIM_MAX), lease_ms)
-    takers = connection.takers
+    if call.flags & FLAG_DONE:
+        _finish_first(call, service, rows, taker, wait_ms)
+    else:
+        _claim(call, service, taker, wait_ms)
+
+
+def _claim(call: Call, service: QueueService, taker: WaitingClaim, wait_ms: int) -> None:
+    takers = call.connection.takers
 
     def served(one: Taker) -> None:
         takers.pop(one.request_id, None)
 
-    takers[call.request_id] = taker
+    takers[taker.request_id] = taker
     taker.on_served = served
     service.claim(taker, wait_ms)
+
+
+def _finish_first(call: Call, service: QueueService, rows: memoryview, taker: WaitingClaim, wait_ms: int) -> None:
+    """As an ACK that is answered, and a CLAIM that comes after it."""
+    _check_changes(call)
+    service.look()
+    held, skipped = service.endings.take(rows, taker.node)
+    taker.ended = ENDED.pack(len(held), len(skipped)) + _seqs(skipped)
+
+    def told(error: TopicdError | None) -> None:
+        if error is None and not service.topic.live:
+            error = service.topic.gone()
+        if error is not None:
+            taker.not_granted(error)
+        elif not call.connection.gone:
+            _claim(call, service, taker, wait_ms)
+
+    _end(service, held, told)
 
 
 def ack(call: Call, body: memoryview) -> None:
@@ -79,8 +106,7 @@ def ack(call: Call, body: memoryview) -> None:
         raise InvalidRequest(f"ACK says {count} jobs, at most {limits.CLAIM_MAX}, and has {len(rows)} bytes of them")
     service = call.shard.queues.numbered(topic_id)
     call.connection.rights.require_any(_RIGHTS, service.topic.name)
-    if call.shard.log.crowded:
-        raise Throttled("too many changes are under way", limit="changes under way", retry_after_ms=100)
+    _check_changes(call)
     service.look()
     held, skipped = service.endings.take(rows, node)
     jobs, connection, request_id = service.jobs, call.connection, call.request_id
@@ -90,14 +116,28 @@ def ack(call: Call, body: memoryview) -> None:
             connection.refused(request_id, error)
             return
         fixed = ACKED.pack(topic_id, jobs.ready, jobs.in_flight, len(held), len(skipped))
-        connection.body(OP_ACKED, request_id, fixed + b"".join([seq.to_bytes(8, "little") for seq in skipped]))
+        connection.body(OP_ACKED, request_id, fixed + _seqs(skipped))
 
+    _end(service, held, told)
+
+
+def _check_changes(call: Call) -> None:
+    if call.shard.log.crowded:
+        raise Throttled("too many changes are under way", limit="changes under way", retry_after_ms=100)
+
+
+def _end(service: QueueService, held: list[int], told: Callable[[TopicdError | None], None]) -> None:
+    """These are done; told when it is stored."""
     if held:
         ending = service.ending()
         ending.acknowledge(held)
         ending.then(told)
     else:
         told(None)
+
+
+def _seqs(seqs: list[int]) -> bytes:
+    return b"".join([seq.to_bytes(8, "little") for seq in seqs])
 
 
 RAW_OPERATIONS[Op.CLAIM] = claim

@@ -75,6 +75,7 @@ class WaitingClaim(Taker):
     def __init__(self, outbox: Outbox, request_id: int, node: bytes, most: int, lease_ms: int) -> None:
         super().__init__(outbox, request_id, node, most, lease_ms)
         self.served = False
+        self.ended = b""  # what became of the jobs that it finished first, for its answer
 
     @property
     def wants(self) -> int:
@@ -90,7 +91,10 @@ class WaitingClaim(Taker):
     def deliver(self, topic: Topic, ready: int, batch: Batch) -> None:
         self.served = True
         self.on_served(self)
-        self.outbox.jobs(OP_CLAIMED, self.request_id, topic.id, ready, batch.count, batch.rows, batch.parts, batch.size)
+        self.outbox.jobs(
+            *(OP_CLAIMED, self.request_id, topic.id, ready, batch.count, batch.rows, batch.parts, batch.size),
+            ended=self.ended,
+        )
 
     def topic_gone(self, topic: Topic) -> None:
         self.on_served(self)

@@ -21,6 +21,7 @@ from topicd.ipc.protocol.wire import (
     FLAG_CAUGHT_UP,
     FLAG_CONFLICT,
     FLAG_DEDUPED,
+    FLAG_DONE,
     FLAG_PERFORMANCE,
     FLAG_TOMBSTONE,
     HEADER,
@@ -239,12 +240,15 @@ class Outbox(Peer):
         rows: bytes,
         frames: list[Buffer],
         size: int,
+        ended: bytes = b"",
     ) -> None:
-        """Jobs that were claimed, or are pushed: their rows, then their frames."""
+        """Jobs that were claimed, or are pushed: their rows, then their frames. `ended`: ENDED of those that a claim
+        finished first."""
         if op == OP_CLAIMED:
             self._answered += 1
-        fixed = CLAIMED.pack(topic_id, ready, count)
-        self.write(header(op, 0, request_id, len(fixed) + len(rows) + size) + fixed + rows)
+        fixed = CLAIMED.pack(topic_id, ready, count) + ended
+        flags = FLAG_DONE if ended else 0
+        self.write(header(op, flags, request_id, len(fixed) + len(rows) + size) + fixed + rows)
         for part in frames:
             self.write(part)
         self._agenda.flush_later(self)

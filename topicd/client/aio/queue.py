@@ -14,9 +14,10 @@ from topicd.client.aio.operations import AsyncOperations
 from topicd.client.aio.work import AsyncWork
 from topicd.client.core import queue_requests, requests
 from topicd.client.core.encode import Serializer, encode_list, encode_one, to_bytes
-from topicd.client.core.held import HeldJob, Then, held_keys
+from topicd.client.core.held import Finishing, HeldJob, Then, held_keys
 from topicd.client.core.jobs import (
     Acked,
+    Claimed,
     NackKind,
     OnConflict,
     Put,
@@ -60,7 +61,7 @@ from topicd.client.core.settling import (
 from topicd.errors import TopicdError
 from topicd.identity import job_producer
 from topicd.ipc.protocol.codec import append_body, checked_key
-from topicd.ipc.protocol.wire import OP_ACK, OP_APPEND, OP_CLAIM
+from topicd.ipc.protocol.wire import FLAG_DONE, OP_ACK, OP_APPEND, OP_CLAIM
 from topicd.limits import CLAIM_MAX, PRIORITY_DEFAULT
 from topicd.model import TopicConfig, check_topic_name
 
@@ -160,19 +161,31 @@ class AsyncQueue:
 
     # ---- taking ----
 
-    async def claim(self, max: int = 1, *, wait: float = 0.0, lease_ms: int | None = None) -> AsyncJobs:
-        """Up to `max` jobs, each leased to this worker; see `topicd.Queue.claim`."""
+    async def claim(
+        self, max: int = 1, *, wait: float = 0.0, lease_ms: int | None = None, done: Any = None
+    ) -> AsyncJobs:
+        """Up to `max` jobs, each leased to this worker; `done` finishes jobs with the same request. See
+        `topicd.Queue.claim`."""
         most, lease = bounded("max", max, 1, CLAIM_MAX), lease_of(lease_ms)
-        raw = b""
-        for wait_ms in wait_times(self._caller.tempo, wait):
-            body = partial(claim_body, most=most, lease_ms=lease, wait_ms=wait_ms, node=self._worker)
-            _, raw = await self._caller.with_topic(
-                self.name, OP_CLAIM, body, wait=wait_ms / 1000, create=True, queue=True
-            )
-            if parse_claimed(raw, 0, len(raw)).count:
+        ending = None if done is None else Finishing(done)
+        waits = wait_times(self._caller.tempo, wait)
+        found = await self._claim(most, lease, next(waits), ending)
+        for wait_ms in waits if not found.count else ():
+            found = (await self._claim(most, lease, wait_ms, None))._replace(finished=found.finished)
+            if found.count:
                 break
-        found = parse_claimed(raw, 0, len(raw))
         return AsyncJobs(AsyncJob, self, self.name, self._caller.tempo.monotonic(), found)
+
+    async def _claim(self, most: int, lease: int, wait_ms: int, ending: Finishing | None) -> Claimed:
+        rows, flags = (b"", 0) if ending is None else (ending.rows, FLAG_DONE)
+        body = partial(claim_body, most=most, lease_ms=lease, wait_ms=wait_ms, node=self._worker, rows=rows)
+        _, raw = await self._caller.with_topic(
+            self.name, OP_CLAIM, body, flags=flags, wait=wait_ms / 1000, create=True, queue=True
+        )
+        found = parse_claimed(raw, 0, len(raw), done=bool(flags))
+        if ending is not None:
+            ending.answered(found.finished)
+        return found
 
     def work(self, max: int = 1, *, lease_ms: int | None = None, idle: float | None = None) -> AsyncWork:
         """Jobs as they come, up to `max` of them here at once; iterate it with `async for`. See `topicd.Queue.work`."""

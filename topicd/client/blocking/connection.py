@@ -109,12 +109,12 @@ class Connection:
             self.close()
             raise
 
-    def exchange_small(self, op: int, body: bytes) -> tuple[bytearray, int, int]:
+    def exchange_small(self, op: int, body: bytes, flags: int = 0) -> tuple[bytearray, int, int]:
         """`exchange` the short way, for requests of which there are many: (buffer, start, end) of the answer's body,
         valid until the next use of the connection."""
         request_id = self._request_id = self._request_id % 0xFFFFFFFF + 1
         try:
-            self.sock.sendall(HEADER.pack(MIN_LENGTH + len(body), op, 0, request_id) + body)
+            self.sock.sendall(HEADER.pack(MIN_LENGTH + len(body), op, flags, request_id) + body)
             cutter = self.cutter
             size = self.sock.recv_into(cutter.window())
             if size >= HEADER.size:

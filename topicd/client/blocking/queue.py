@@ -18,7 +18,7 @@ from topicd.client.blocking.operations import Operations
 from topicd.client.blocking.work import Work
 from topicd.client.core import queue_requests, requests
 from topicd.client.core.encode import Serializer, encode_list, encode_one, to_bytes
-from topicd.client.core.held import HeldJob, Then, held_keys
+from topicd.client.core.held import Finishing, HeldJob, Then, held_keys
 from topicd.client.core.jobs import (
     Acked,
     Claimed,
@@ -62,10 +62,10 @@ from topicd.client.core.settling import (
     of_queue,
     wait_times,
 )
-from topicd.errors import InvalidRequest, TopicdError
+from topicd.errors import TopicdError
 from topicd.identity import job_producer
 from topicd.ipc.protocol.codec import Appended, checked_key
-from topicd.ipc.protocol.wire import OP_ACK, OP_CLAIM
+from topicd.ipc.protocol.wire import FLAG_DONE, OP_ACK, OP_CLAIM
 from topicd.limits import CLAIM_MAX, PRIORITY_DEFAULT
 from topicd.model import TopicConfig, check_topic_name
 
@@ -188,31 +188,44 @@ class Queue:
 
     # ---- taking ----
 
-    def claim(self, max: int = 1, *, wait: float = 0.0, lease_ms: int | None = None) -> Jobs:
+    def claim(self, max: int = 1, *, wait: float = 0.0, lease_ms: int | None = None, done: Any = None) -> Jobs:
         """Up to `max` jobs, each leased to this worker for lease_ms (the queue's, if not given); perhaps none. `wait`
         is how long to wait for a first one. Leases are not extended by themselves: `job.extend`, or `work`.
 
+        `done` finishes jobs with the same request, as `ack` does, before it takes others: a loop over single jobs
+        takes half the time. `finished` of the answer says what became of them.
+
         >>> jobs = client.queue("thumbs")
-        >>> put = jobs.put(b"a")
-        >>> [job.data for job in jobs.claim(10)]
-        [b'a']
+        >>> put = jobs.put_many([b"a", b"b"])
+        >>> [job] = jobs.claim()
+        >>> following = jobs.claim(done=job)
+        >>> [job.data for job in following], following.finished.acked
+        ([b'b'], 1)
         """
         most, lease = bounded("max", max, 1, CLAIM_MAX), lease_of(lease_ms)
-        found = self._claim(most, lease, 0) if wait == 0 else None
-        for wait_ms in () if found is not None else wait_times(self._caller.tempo, wait):
-            found = self._claim(most, lease, wait_ms)
-            if found.count:
-                break
-        if found is None:
-            raise InvalidRequest(f"wait is a number of seconds from 0 on, not {wait!r:.100}")
+        ending = None if done is None else Finishing(done)
+        if wait == 0:
+            found = self._claim(most, lease, 0, ending)
+        else:
+            waits = wait_times(self._caller.tempo, wait)
+            found = self._claim(most, lease, next(waits), ending)
+            for wait_ms in waits if not found.count else ():
+                found = self._claim(most, lease, wait_ms, None)._replace(finished=found.finished)
+                if found.count:
+                    break
         return Jobs(Job, self, self.name, self._caller.tempo.monotonic(), found)
 
-    def _claim(self, most: int, lease: int, wait_ms: int) -> Claimed:
+    def _claim(self, most: int, lease: int, wait_ms: int, ending: Finishing | None) -> Claimed:
+        rows, flags = (b"", 0) if ending is None else (ending.rows, FLAG_DONE)
+
         def attempt(connection: Connection, topic_id: int) -> Claimed:
-            body = claim_body(topic_id, most, lease, wait_ms, self._worker)
-            buffer, start, end = connection.exchange_small(OP_CLAIM, body)
+            body = claim_body(topic_id, most, lease, wait_ms, self._worker, rows)
+            buffer, start, end = connection.exchange_small(OP_CLAIM, body, flags)
             raw = bytes(memoryview(buffer)[start:end])
-            return parse_claimed(raw, 0, len(raw))
+            found = parse_claimed(raw, 0, len(raw), done=bool(flags))
+            if ending is not None:
+                ending.answered(found.finished)
+            return found
 
         caller = self._caller
         timeout = caller.timeout + wait_ms / 1000 if wait_ms else caller.timeout

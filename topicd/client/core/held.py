@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from topicd._native.interface import Decoded
-from topicd.client.core.jobs import Claimed, Row
+from topicd.client.core.jobs import Acked, Claimed, Row, leased_rows
 from topicd.client.core.records import Record
 from topicd.errors import InvalidRequest
+from topicd.ipc.protocol.wire import LEASED
+from topicd.limits import CLAIM_MAX
 from topicd.lists import check_list
 
 Then = Sequence[tuple[str, Sequence[Any]]]  # (topic, records) of each topic that a finished job writes to
@@ -82,6 +84,11 @@ class HeldJobs(Sequence[J], Generic[J]):
         return self._claimed.ready
 
     @property
+    def finished(self) -> Acked:
+        """What became of the jobs that the claim was to finish first: `claim(done=…)`."""
+        return self._claimed.finished
+
+    @property
     def rows(self) -> bytes:
         """LEASED rows of all of them."""
         return self._claimed.leased()
@@ -89,6 +96,11 @@ class HeldJobs(Sequence[J], Generic[J]):
     def payloads(self) -> list[bytes]:
         """The data of each job."""
         return self._claimed.payloads()
+
+    @property
+    def made(self) -> Sequence[J]:
+        """Those that somebody has in hand."""
+        return self._made or ()
 
     @property
     def _jobs(self) -> list[J]:
@@ -114,6 +126,32 @@ class HeldJobs(Sequence[J], Generic[J]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic}, {len(self)} jobs)"
+
+
+class Finishing:
+    """What a claim finishes first: jobs, what another claim brought, or whatever `held_keys` takes."""
+
+    __slots__ = ("_jobs", "rows")
+
+    def __init__(self, jobs: Any) -> None:
+        """Raises InvalidRequest for jobs that were settled before, and for more than one request takes."""
+        if isinstance(jobs, HeldJobs):
+            self._jobs: Sequence[HeldJob] = jobs.made
+            self.rows = jobs.rows
+        else:
+            check_list(jobs, "jobs")
+            given = (jobs,) if isinstance(jobs, HeldJob | int) else tuple(jobs)
+            self._jobs = [one for one in given if isinstance(one, HeldJob)]
+            self.rows = leased_rows(held_keys(given))
+        for job in self._jobs:
+            job.check_open()
+        if len(self.rows) > CLAIM_MAX * LEASED.size:
+            raise InvalidRequest(f"a claim finishes at most {CLAIM_MAX} jobs; ack() takes any number")
+
+    def answered(self, finished: Acked) -> None:
+        """What it finished is settled; what was skipped was not ours any more."""
+        for job in self._jobs:
+            job.settled, job.lost = True, job.seq in finished.skipped
 
 
 def held_keys(jobs: Any) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from topicd._native.interface import Decoded
 from topicd.client.core.arguments import milliseconds
 from topicd.errors import FormatError, InvalidRequest
 from topicd.ipc.protocol.messages import JobOptions
-from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, CLAIMED, JOB, LEASED
+from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, CLAIMED, ENDED, JOB, LEASED
 from topicd.limits import CLAIM_MAX, LEASE_MS_MAX, LEASE_MS_MIN, LONG_POLL_MS_MAX, MAX_NODE
 
 Until: TypeAlias = Literal["done", "start", "time"]
@@ -99,8 +99,21 @@ def bounded(what: str, value: Any, low: int, high: int) -> int:
     return value
 
 
-def claim_body(topic_id: int, most: int, lease_ms: int, wait_ms: int, node: bytes) -> bytes:
-    return CLAIM.pack(topic_id, most, lease_ms, min(wait_ms, LONG_POLL_MS_MAX), len(node)) + node
+def claim_body(topic_id: int, most: int, lease_ms: int, wait_ms: int, node: bytes, rows: bytes = b"") -> bytes:
+    """`rows`: LEASED rows of jobs that are finished first; the request has the flag DONE then."""
+    return CLAIM.pack(topic_id, most, lease_ms, min(wait_ms, LONG_POLL_MS_MAX), len(node)) + node + rows
+
+
+class Acked(NamedTuple):
+    """How many jobs were finished by this, and the seqs of those that were not ours any more."""
+
+    acked: int
+    skipped: list[int]
+    ready: int = 0
+    in_flight: int = 0
+
+
+NOTHING_ACKED = Acked(0, [])
 
 
 class Claimed(NamedTuple):
@@ -113,6 +126,7 @@ class Claimed(NamedTuple):
     rows_at: int
     frames_at: int
     end: int
+    finished: Acked = NOTHING_ACKED  # what became of the jobs that were finished first
 
     def rows(self) -> list[Row]:
         """Of each job."""
@@ -141,27 +155,28 @@ class Claimed(NamedTuple):
         return b"".join([rows[at : at + _HELD] for at in range(self.rows_at, self.frames_at, size)])
 
 
-def parse_claimed(buffer: bytes | bytearray, start: int, end: int) -> Claimed:
-    rows_at = start + CLAIMED.size
+def parse_claimed(buffer: bytes | bytearray, start: int, end: int, *, done: bool = False) -> Claimed:
+    """`done`: of a claim that finished jobs first."""
+    rows_at, finished = start + CLAIMED.size, NOTHING_ACKED
     if rows_at > end:
         raise FormatError(f"the daemon's jobs have {end - start} bytes, at least {CLAIMED.size} are needed")
     topic_id, ready, count = CLAIMED.unpack_from(buffer, start)
+    if done:
+        if rows_at + ENDED.size > end:
+            raise FormatError(f"the daemon's jobs have {end - start} bytes and say nothing of those that were finished")
+        acked, skipped = ENDED.unpack_from(buffer, rows_at)
+        seqs_at = rows_at + ENDED.size
+        rows_at = seqs_at + skipped * _SEQ
+        if rows_at > end:
+            raise FormatError(f"the daemon names {skipped} skipped jobs in {end - start} bytes")
+        finished = Acked(acked, _seqs(buffer, seqs_at, rows_at), ready)
     frames_at = rows_at + count * JOB.size
     if frames_at > end:
         raise FormatError(f"the daemon names {count} jobs in {end - start} bytes")
-    return Claimed(topic_id, ready, count, buffer, rows_at, frames_at, end)
+    return Claimed(topic_id, ready, count, buffer, rows_at, frames_at, end, finished)
 
 
 # ---- finish ----
-
-
-class Acked(NamedTuple):
-    """How many jobs were finished by this, and the seqs of those that were not ours any more."""
-
-    acked: int
-    skipped: list[int]
-    ready: int = 0
-    in_flight: int = 0
 
 
 def leased_rows(held: Iterable[tuple[int, int]]) -> bytes:
@@ -189,10 +204,11 @@ def parse_acked(buffer: bytes | bytearray, start: int, end: int) -> Acked:
         return Acked(acked, [], ready, in_flight)
     if end - start != ACKED.size + skipped * _SEQ:
         raise FormatError(f"the daemon's answer to ACK names {skipped} seqs in {end - start} bytes")
-    seqs = memoryview(buffer)[start + ACKED.size : end]
-    return Acked(
-        acked, [int.from_bytes(seqs[at : at + _SEQ], "little") for at in range(0, len(seqs), _SEQ)], ready, in_flight
-    )
+    return Acked(acked, _seqs(buffer, start + ACKED.size, end), ready, in_flight)
+
+
+def _seqs(buffer: bytes | bytearray, start: int, end: int) -> list[int]:
+    return [int.from_bytes(buffer[at : at + _SEQ], "little") for at in range(start, end, _SEQ)]
 
 
 def chunks(seqs: Sequence[int]) -> list[Sequence[int]]:

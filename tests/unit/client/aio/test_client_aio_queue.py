@@ -37,7 +37,10 @@ def test_jobs_are_put_claimed_and_finished(run: Run[Any], server: FakeServer) ->
             await job.done()
         assert await other.fail("no luck", delay_ms=0)
         found = await jobs.claim(5)
-        assert (found.payloads(), (await found.done()).acked) == ([b"x"], 1)
+        assert found.payloads() == [b"x"]
+        after = await jobs.claim(done=found)
+        assert (len(after), after.finished.acked, after.finished.skipped) == (0, 1, [])
+        assert (await jobs.claim(done=found, wait=0.05)).finished.skipped == [found[0].seq]
         assert (await jobs.stats()).acked == 2
         assert queue_of(server).reasons[other.seq] == "no luck"
 

@@ -116,6 +116,38 @@ def test_many_are_finished_with_one_request(client: topicd.Client, server: FakeS
     assert [request.op for request in server.requests].count(Op.ACK) == 2
 
 
+def test_a_claim_finishes_jobs_and_takes_the_next_with_one_request(client: topicd.Client, server: FakeServer) -> None:
+    jobs = client.queue("q", node="me")
+    jobs.put_many([b"a", b"b", b"c", b"d"])
+    (a,) = jobs.claim()
+    found = jobs.claim(2, done=a)
+    assert (found.payloads(), found.finished.acked, found.finished.skipped) == ([b"b", b"c"], 1, [])
+    assert a.settled and not a.lost
+    with pytest.raises(InvalidRequest, match="already"):
+        jobs.claim(done=a)
+    (d,) = again = jobs.claim(done=found)
+    assert (again.finished.acked, d.data) == (2, b"d")
+    assert jobs.ack(d).acked == 1
+    last = jobs.claim(done=[d], wait=0.05)
+    assert (len(last), last.finished.skipped, d.lost) == (0, [4], True)
+    assert jobs.claim(done=[]).finished == jobs.claim().finished
+    assert [request.op for request in server.requests].count(Op.ACK) == 1
+    assert jobs.stats().acked == 4
+
+
+def test_a_claim_finishes_what_ack_takes_and_no_more_than_one_request_does(client: topicd.Client) -> None:
+    jobs = client.queue("q", node="me")
+    jobs.put_many([b"a", b"b"])
+    a, b = jobs.claim(2)
+    assert jobs.claim(done=[a.key, b.seq]).finished.acked == 2
+    with pytest.raises(InvalidRequest, match="1000"):
+        jobs.claim(done=list(range(1, 1_002)))
+    with pytest.raises(InvalidRequest, match="pairs or seqs"):
+        jobs.claim(done=["a"])
+    with pytest.raises(InvalidRequest, match="wait is a number"):
+        jobs.claim(wait=-1, done=3)
+
+
 def test_ack_takes_jobs_pairs_and_seqs(client: topicd.Client) -> None:
     jobs, other = client.queue("q", node="me"), client.queue("q", node="other")
     jobs.put_many([b"a", b"b", b"c"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from tests.support.jobs import ack_body, claim_body
 from tests.unit.delivery.desk import Desk
 from tests.unit.delivery.queues.hands import Hands
-from topicd.errors import Conflict, InvalidRequest, NotAQueue, TopicNotFound
+from topicd.errors import Conflict, InvalidRequest, NotAQueue, StorageFailed, TopicNotFound
 from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.wire import FLAG_DONE
 from topicd.shards.delivery.sessions.call import OPERATIONS, RAW_OPERATIONS
 
 
@@ -55,6 +58,98 @@ def test_a_lease_that_is_over_ends_nothing_and_the_job_comes_again(hands: Hands)
     assert hands.ack([(1, job.lease)]).skipped == [1]
     again = hands.claim(1).jobs[0]
     assert again.deliveries == 2 and again.lease > job.lease
+
+
+def test_a_claim_finishes_jobs_first_and_says_what_became_of_them(hands: Hands) -> None:
+    hands.write(4)
+    first = hands.claim(2)
+    found = hands.claim_after(first, 5)
+    assert (found.acked, found.skipped, found.seqs, found.ready) == (2, [], [3, 4], 0)
+    assert hands.topic.contents.count == 2 and hands.counts() == (0, 2, 0)
+    again = hands.claim_after(first, 5)
+    assert (again.acked, again.skipped, again.seqs) == (0, [1, 2], [])
+    assert hands.claim_after(found._replace(jobs=[])).jobs == []
+    assert hands.state()["acked"] == 2
+
+
+def test_a_claim_finishes_by_number_and_without_one_by_its_own_node(hands: Hands) -> None:
+    hands.write(3)
+    one, other, third = hands.claim(3, node=b"w").jobs
+    rows = [(one.seq, one.lease + 1), (other.seq, 0), (third.seq, third.lease)]
+    found = hands.claimed(hands.begin_claim(done=rows, node=b"w"))
+    assert (found.acked, found.skipped) == (2, [1])
+    assert hands.claimed(hands.begin_claim(done=[(1, 0)], node=b"another")).skipped == [1]
+
+
+def test_nothing_is_handed_out_before_what_is_finished_first_is_stored(hands: Hands) -> None:
+    hands.write(2)
+    request = hands.begin_claim(done=[(job.seq, job.lease) for job in hands.claim().jobs])
+    hands.desk.turn()
+    assert not hands.line.answers and hands.jobs.ready == 1
+    assert hands.claimed(request).seqs == [2]
+
+
+def test_a_place_in_a_group_that_is_freed_by_a_claim_is_there_for_it(desk: Desk) -> None:
+    hands = Hands(desk, group_max_in_flight=1)
+    hands.put(group="a")
+    hands.put(group="a")
+    first = hands.claim(2)
+    assert first.seqs == [1]
+    assert hands.claim_after(first, 2).seqs == [2]
+
+
+def test_a_claim_whose_jobs_cannot_be_stored_as_done_takes_none(desk: Desk) -> None:
+    hands = Hands(desk, durability="fsync")
+    hands.write(2)
+    first = hands.claim()
+    request = hands.begin_claim(done=[(1, first.jobs[0].lease)])
+    desk.turn()
+    desk.fail_wal(errno.EIO)
+    with pytest.raises(StorageFailed):
+        hands.claimed(request)
+    assert hands.counts() == (1, 1, 0)
+    assert hands.claim_after(first).seqs == [2]
+
+
+def test_a_connection_that_ended_meanwhile_gets_no_jobs_and_its_own_are_done(hands: Hands) -> None:
+    hands.write(2)
+    other = hands.desk.line()
+    job = hands.claim(line=other).jobs[0]
+    hands.begin_claim(done=[(job.seq, job.lease)], wait_ms=1_000, line=other)
+    other.session.connection_lost(None)
+    hands.desk.settle()
+    assert hands.counts() == (1, 0, 0) and hands.state()["claims"] == 0
+
+
+def test_a_claim_that_finishes_jobs_waits_for_others_as_any_does(hands: Hands) -> None:
+    hands.write(1)
+    first = hands.claim()
+    waiting = hands.begin_claim(wait_ms=1_000, done=[(1, first.jobs[0].lease)])
+    hands.desk.settle()
+    assert not hands.line.answers and hands.state()["acked"] == 1
+    hands.write(1)
+    found = hands.claimed(waiting)
+    assert (found.acked, found.seqs) == (1, [2])
+
+
+def test_what_a_claim_finishes_is_whole_rows_at_most_a_thousand_and_said_by_its_flag(hands: Hands) -> None:
+    hands.write(1)
+    first = hands.claim()
+    body = claim_body(hands.topic.id, done=[(1, first.jobs[0].lease)])
+    too_many = claim_body(hands.topic.id, done=[(1, 1)] * 1_001)
+    for wrong, flags in ((body[:-1], FLAG_DONE), (body, 0), (too_many, FLAG_DONE)):
+        with pytest.raises(InvalidRequest):
+            hands.line.result(hands.line.send(Op.CLAIM, wrong, flags))
+    assert hands.counts() == (0, 1, 0)
+
+
+def test_a_queue_that_is_deleted_meanwhile_hands_nothing_out(hands: Hands) -> None:
+    hands.write(2)
+    first = hands.claim()
+    request = hands.begin_claim(done=[(1, first.jobs[0].lease)], wait_ms=1_000)
+    hands.line.send(Op.DELETE_TOPIC, {"topic": "jobs"})
+    with pytest.raises(TopicNotFound):
+        hands.claimed(request)
 
 
 def test_extended_is_from_now_on_and_keeps_the_number(hands: Hands) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.jobs import Acked, Claimed, ack_body, claim_body, parse_acked, parse_claimed, put_body
 from tests.unit.delivery.desk import Desk, Line, Outcome
 from topicd.ipc.protocol.messages import Op
-from topicd.ipc.protocol.wire import APPENDED, FLAG_OPTIONS
+from topicd.ipc.protocol.wire import APPENDED, FLAG_DONE, FLAG_OPTIONS
 from topicd.shards.delivery.queues.jobs import Jobs
 from topicd.shards.delivery.queues.service import QueueService
 
@@ -50,10 +50,17 @@ class Hands:
         return parse_claimed(line.result(line.send(Op.CLAIM, claim_body(self.topic.id, most, **how))).body)
 
     def begin_claim(self, most: int = 1, *, line: Line | None = None, **how: Any) -> int:
-        return (line or self.line).send(Op.CLAIM, claim_body(self.topic.id, most, **how))
+        flags = FLAG_DONE if "done" in how else 0
+        return (line or self.line).send(Op.CLAIM, claim_body(self.topic.id, most, **how), flags)
 
     def claimed(self, request_id: int, line: Line | None = None) -> Claimed:
-        return parse_claimed((line or self.line).result(request_id).body)
+        answer = (line or self.line).result(request_id)
+        return parse_claimed(answer.body, answer.flags)
+
+    def claim_after(self, done: Claimed, most: int = 1, **how: Any) -> Claimed:
+        """Finishes those, and takes others, with one request."""
+        keys = [(job.seq, job.lease) for job in done.jobs]
+        return self.claimed(self.begin_claim(most, done=keys, **how))
 
     def ack(self, rows: Sequence[tuple[int, int]], node: bytes = b"") -> Acked:
         answer = self.line.result(self.line.send(Op.ACK, ack_body(self.topic.id, rows, node)))
