@@ -82,6 +82,16 @@ class Ranges:
         high = bisect_right(self._firsts, last)
         return [(max(first, self._firsts[i]), min(last, self._lasts[i])) for i in range(low, high)]
 
+    def touches(self, first: int, last: int) -> bool:
+        """Is any of first..last in the set?"""
+        at = bisect_left(self._lasts, first)
+        return at < len(self._lasts) and self._firsts[at] <= last
+
+    def last_of(self, seq: int) -> int:
+        """The last seq of the range that holds it; 0: none does."""
+        at = bisect_left(self._lasts, seq)
+        return self._lasts[at] if at < len(self._lasts) and self._firsts[at] <= seq else 0
+
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
         """The parts of first..last that are not in the set."""
         found: list[tuple[int, int]] = []

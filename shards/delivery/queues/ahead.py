@@ -53,16 +53,21 @@ class ReadAhead:
 
     def fetch(self, topic: Topic, first: int, count: int, max_bytes: int) -> ReadAnswer:
         """These neighbouring records, as many as fit but at least one."""
-        if count > FEW or first > topic.seqs.stored:
-            return self._reader.fetch(topic, first - 1, count, max_bytes, NO_FILTER)
+        if first > topic.seqs.stored:
+            return _of_tail(topic, first, count, max_bytes) or self._read_now(topic, first, count, max_bytes)
+        if count > FEW:
+            return self._read_now(topic, first, count, max_bytes)
         held = self._held.get(topic.id)
         in_order, self._next[topic.id] = self._next.get(topic.id) == first, first + count
         if held is None or not held.has(first, count):
             held = self._read(topic, first) if in_order else None
             if held is None or not held.has(first, count):
-                return self._reader.fetch(topic, first - 1, count, max_bytes, NO_FILTER)
+                return self._read_now(topic, first, count, max_bytes)
         found = held.answer(first, count)
         return found if found.bytes <= max_bytes or count == 1 else held.answer(first, 1)
+
+    def _read_now(self, topic: Topic, first: int, count: int, max_bytes: int) -> ReadAnswer:
+        return self._reader.fetch(topic, first - 1, count, max_bytes, NO_FILTER)
 
     def _read(self, topic: Topic, first: int) -> _Records | None:
         """What follows, up to the next gap."""
@@ -83,3 +88,19 @@ class ReadAhead:
     def forget(self, topic_id: int) -> None:
         self._held.pop(topic_id, None)
         self._next.pop(topic_id, None)
+
+
+def _of_tail(topic: Topic, first: int, count: int, max_bytes: int) -> ReadAnswer | None:
+    """These records from memory, where they lie together; None: ask the reader, who knows every case."""
+    contents, last = topic.contents, first + count - 1
+    if topic.config.ttl_ms or contents.damaged or len(contents.lost) or len(topic.inflows.trimmed):
+        return None
+    blob = contents.tail.blob_of(first)
+    if blob is None or last > blob.last_seq or last > topic.seqs.visible or first < topic.floors.earliest:
+        return None
+    if len(contents.tail_dead) and contents.tail_dead.touches(first, last):
+        return None
+    start, end = blob.offset_of(first), blob.offset_of(last + 1)
+    if end - start > max_bytes:
+        return None
+    return ReadAnswer(last, [memoryview(blob.data)[start:end]], count, end - start, count)

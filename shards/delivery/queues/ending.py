@@ -5,12 +5,13 @@ is held as before.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from topicd.errors import InvalidRequest, TopicdError
 from topicd.frames import FrameType
-from topicd.ipc.protocol.wire import LEASED
 from topicd.shards.delivery.agenda import Gathered
 from topicd.shards.delivery.queues.deadlines import Sleeper
 from topicd.shards.delivery.queues.facts import Past, Totals
@@ -20,12 +21,20 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
 from topicd.shards.storage.ranges import Ranges
 
+_WORD = 8  # a LEASED row is two of these
 _AGAIN_MS = 500  # after the log refused something that nobody asks for again
+
+
+@lru_cache(1_024)
+def _words(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}Q")
 
 
 def flat_ranges(seqs: list[int]) -> list[int]:
     """[first, last, first, last, …] of seqs in any order."""
     seqs.sort()
+    if seqs and seqs[-1] - seqs[0] == len(seqs) - 1 and len(set(seqs)) == len(seqs):
+        return [seqs[0], seqs[-1]]
     found: list[int] = []
     last = -1
     for seq in seqs:
@@ -56,12 +65,22 @@ class Endings:
 
     def take(self, rows: memoryview, node: bytes) -> tuple[list[int], list[int]]:
         """Of these LEASED rows: (seqs that are held under their number, or by this node; the others)."""
-        leases, found, skipped = self.jobs.leases, [], []
-        if not node and not all(number for _, number in LEASED.iter_unpack(rows)):
+        leases, jobs = self.jobs.leases, self.jobs
+        flat = _words(len(rows) // _WORD).unpack(rows)
+        seqs, numbers = flat[0::2], flat[1::2]
+        if not node and 0 in numbers:
             raise InvalidRequest("without a node every lease number is needed")
-        for seq, number in LEASED.iter_unpack(rows):
+        count = len(seqs)
+        if count > 1 and seqs[-1] - seqs[0] == count - 1 and numbers[-1] - numbers[0] == count - 1:
+            first, number = seqs[0], numbers[0]
+            together = seqs == tuple(range(first, first + count)) and numbers == tuple(range(number, number + count))
+            if together and jobs.begin_end_whole(first, first + count - 1, number):
+                return list(seqs), []
+        found: list[int] = []
+        skipped: list[int] = []
+        for seq, number in zip(seqs, numbers, strict=True):
             if leases.is_held(seq, number, node):
-                self.jobs.begin_end(seq)
+                jobs.begin_end(seq)
                 found.append(seq)
             else:
                 skipped.append(seq)

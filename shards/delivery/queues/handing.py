@@ -30,6 +30,16 @@ def _rows_struct(count: int) -> struct.Struct:
     return struct.Struct("<" + JOB.format[1:] * count)
 
 
+def _plain_rows(first: int, last: int, base: int, deadline: int) -> list[int]:
+    """Of neighbours that are delivered for the first time."""
+    count = last - first + 1
+    rows = [1] * (4 * count)
+    rows[0::4] = range(first, last + 1)
+    rows[1::4] = range(base, base + count)
+    rows[2::4] = [deadline] * count
+    return rows
+
+
 class Handing:
     """Of one queue."""
 
@@ -144,9 +154,10 @@ class Handing:
                     flat += (seq, base + seq - first, deadline, jobs.deliveries(seq) + 1)
                     if keyed:
                         jobs.keys.started(seq)
+            elif last == first:
+                flat += (first, base, deadline, 1)
             else:
-                for n in range(last - first + 1):
-                    flat += (first + n, base + n, deadline, 1)
+                flat += _plain_rows(first, last, base, deadline)
             if logged:
                 told.append([first, last, base, deadline, taker.node])
         if leases.needs_mark:

@@ -71,9 +71,11 @@ class Leases:
             self._held[first] = grant
             grant.left = 1
         else:
-            for seq in range(first, last + 1):
-                self._leave(seq)
-                self._held[seq] = grant
+            seqs = range(first, last + 1)
+            if not self._held.keys().isdisjoint(seqs):
+                for seq in seqs:
+                    self._leave(seq)
+            self._held.update(dict.fromkeys(seqs, grant))
             grant.left = last - first + 1
         if holder is not None:
             holder.held += grant.left
@@ -95,6 +97,22 @@ class Leases:
     def end(self, seq: int) -> Grant | None:
         """Nobody holds it any more."""
         return self._leave(seq)
+
+    def end_whole(self, first: int, last: int, number: int) -> Grant | None:
+        """Nobody holds these neighbours any more, if they are all that was handed out together, under these numbers,
+        and all are held; None: nothing has changed."""
+        grant = self._held.get(first)
+        if grant is None or grant.first != first or grant.last != last or grant.base != number:
+            return None
+        if grant.left != last - first + 1:
+            return None
+        for seq in range(first, last + 1):
+            del self._held[seq]
+        holder, grant.left = grant.holder, 0
+        if holder is not None:
+            holder.held -= last - first + 1
+            holder.grants.discard(grant)
+        return grant
 
     def _leave(self, seq: int) -> Grant | None:
         grant = self._held.pop(seq, None)

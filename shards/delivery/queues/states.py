@@ -212,6 +212,14 @@ class JobStates(TopicPart):
         if grant is not None:
             self.finishing[seq] = grant
 
+    def begin_end_whole(self, first: int, last: int, number: int) -> bool:
+        """The same of all jobs that were handed out together; False: they are not, or some are not held any more."""
+        grant = self.leases.end_whole(first, last, number)
+        if grant is None:
+            return False
+        self.finishing.update(dict.fromkeys(range(first, last + 1), grant))
+        return True
+
     def end_failed(self, seq: int) -> None:
         """It was not stored: whoever held it holds it again."""
         grant = self.finishing.pop(seq, None)
@@ -292,9 +300,13 @@ class JobStates(TopicPart):
 
     def _ended(self, first: int, last: int) -> None:
         """There are no such jobs any more."""
-        keyed = len(self.keys) > 0
-        for seq in range(first, last + 1):
-            if self.leases.end(seq) is not None or self.finishing.pop(seq, None) is not None:
+        keyed, placed, finishing = len(self.keys) > 0, len(self.placed) > 0, self.finishing
+        rest: Iterable[int] = range(first, last + 1)
+        if not (keyed or placed or self.past or self.delayed):
+            # The usual case: all of them were in the hands of somebody who has finished them.
+            rest = [seq for seq in rest if finishing.pop(seq, None) is None]
+        for seq in rest:
+            if self.leases.end(seq) is not None or finishing.pop(seq, None) is not None:
                 self._left(seq)
             if self.past:
                 self.past.pop(seq, None)

@@ -91,10 +91,8 @@ class WaitingClaim(Taker):
     def deliver(self, topic: Topic, ready: int, batch: Batch) -> None:
         self.served = True
         self.on_served(self)
-        self.outbox.jobs(
-            *(OP_CLAIMED, self.request_id, topic.id, ready, batch.count, batch.rows, batch.parts, batch.size),
-            ended=self.ended,
-        )
+        count, rows, parts, size = batch
+        self.outbox.jobs(OP_CLAIMED, self.request_id, topic.id, ready, count, rows, parts, size, self.ended)
 
     def topic_gone(self, topic: Topic) -> None:
         self.on_served(self)

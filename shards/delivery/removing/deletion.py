@@ -177,7 +177,8 @@ class Deletion:
 
     def replay_seqs(self, topic: Topic, seqs: Ranges) -> Removed:
         earliest, found = topic.floors.earliest, Removed(0, 0)
-        for info in _covering(topic.contents.segments, seqs):
+        stored_too = len(seqs) > 0 and seqs.bounds[0] <= topic.seqs.stored
+        for info in _covering(topic.contents.segments, seqs) if stored_too else ():
             wanted = seqs.within(max(info.first_seq, earliest), info.last_seq)
             inside = _fresh(topic.contents.marks.get(info.first_seq), wanted) if wanted else wanted
             if inside:
@@ -260,11 +261,14 @@ class Deletion:
     def _mark_tail(topic: Topic, fresh: list[tuple[int, int]]) -> tuple[int, int]:
         contents, deleted, content = topic.contents, 0, 0
         for first, last in fresh:
-            for blob in contents.tail.from_seq(first):
-                if blob.first_seq > last:
-                    break
-                low, high = max(first, blob.first_seq), min(last, blob.last_seq)
-                content += blob.offset_of(high + 1) - blob.offset_of(low) - FRAME_OVERHEAD * (high - low + 1)
+            alone = contents.tail.blob_of(first)
+            if alone is not None and last <= alone.last_seq:
+                content += alone.content_of(first, last)
+            else:
+                for blob in contents.tail.from_seq(first):
+                    if blob.first_seq > last:
+                        break
+                    content += blob.content_of(max(first, blob.first_seq), min(last, blob.last_seq))
             contents.tail_dead.add(first, last)
             deleted += last - first + 1
         return deleted, content

@@ -14,6 +14,7 @@ from topicd.shards.delivery.storing.backlog import Backlog
 log = logging.getLogger(__name__)
 
 _WORTH = 8 * MIB  # went through memory since the last time
+_AGAIN = 5  # quiet seconds later: buffers of connections and of the round that stored it all have gone by then
 
 
 class MemoryTrimmer:
@@ -23,12 +24,21 @@ class MemoryTrimmer:
         self._trim = trim
         self._seen = 0
         self._trimmed_at = 0
+        self._again = 0  # in so many quiet seconds
 
     def tick(self) -> bool:
         """Once a second; True if memory was given back."""
         moved = self._counters.bytes_taken
         quiet, self._seen = moved == self._seen, moved
-        if not quiet or moved - self._trimmed_at < _WORTH or self._backlog.tail_bytes:
+        if not quiet or self._backlog.tail_bytes:
+            return False
+        if moved - self._trimmed_at >= _WORTH:
+            self._again = _AGAIN
+        elif self._again:
+            self._again -= 1
+            if self._again:
+                return False
+        else:
             return False
         self._trimmed_at = moved
         self._trim()

@@ -51,6 +51,10 @@ class Blob:
     def view(self) -> memoryview:
         return memoryview(self.data)[self.start : self.end]
 
+    def content_of(self, first: int, last: int) -> int:
+        """Of some of its records, as content_bytes."""
+        return self.offset_of(last + 1) - self.offset_of(first) - FRAME_OVERHEAD * (last - first + 1)
+
     def content_bytes(self) -> int:
         """What counts against caps: everything but the fixed overhead of frames."""
         return self.end - self.start - FRAME_OVERHEAD * len(self.offsets)
@@ -102,6 +106,14 @@ class Tail:
 
     def first(self) -> Blob | None:
         return self._blobs[0] if self._blobs else None
+
+    def blob_of(self, seq: int) -> Blob | None:
+        """The one that holds it."""
+        index = bisect_right(self._firsts, seq) - 1
+        if index < 0:
+            return None
+        blob = self._blobs[index]
+        return blob if seq <= blob.last_seq else None
 
     def from_seq(self, seq: int) -> Iterator[Blob]:
         """Blobs from the one that holds seq (or the first behind it) on."""

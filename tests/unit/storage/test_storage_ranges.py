@@ -65,3 +65,12 @@ def test_truth_length_and_strangers() -> None:
 def test_a_backward_range_is_refused() -> None:
     with pytest.raises(ValueError, match="backwards"):
         Ranges().add(5, 4)
+
+
+def test_whether_a_stretch_is_touched_and_where_what_holds_a_seq_ends() -> None:
+    ranges = Ranges([(3, 5), (9, 9)])
+    for first in range(1, 12):
+        for last in range(first, 12):
+            assert ranges.touches(first, last) is bool(ranges.within(first, last))
+    assert [ranges.last_of(seq) for seq in range(1, 11)] == [0, 0, 5, 5, 5, 0, 0, 0, 9, 0]
+    assert not Ranges().touches(1, 9) and Ranges().last_of(1) == 0

@@ -111,3 +111,17 @@ def test_nothing_is_kept_of_a_queue_that_is_gone(desk: Desk) -> None:
     assert kept._held
     hands.line.ask(Op.DELETE_TOPIC, topic=hands.name)
     assert not kept._held and not kept._next
+
+
+def test_jobs_in_memory_are_handed_out_as_they_are_and_none_that_went(desk: Desk) -> None:
+    hands = Hands(desk)
+    desk.write(hands.topic, [_data(seq) for seq in range(1, 41)])
+    assert hands.topic.seqs.stored == 0
+    assert [job.data for job in hands.claim(8).jobs] == [_data(seq) for seq in range(1, 9)]
+    assert hands.claim().jobs[0].data == _data(9)
+    hands.line.ask(Op.DELETE_RECORDS, topic=hands.name, before_seq=12)
+    assert hands.claim(2).seqs == [12, 13]
+    held = hands.claim(3)
+    hands.done(hands.claim(2))  # 17 and 18
+    hands.nack(held, kind="release")
+    assert [hands.claim(6).seqs, hands.claim(100).seqs] == [[14, 15, 16, 19, 20, 21], list(range(22, 41))]

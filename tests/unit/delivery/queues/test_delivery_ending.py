@@ -78,3 +78,23 @@ def test_done_and_kept_it_is_readable_for_a_while(desk: Desk) -> None:
     assert hands.claim(5).seqs == [2]
     hands.advance(3_000)
     assert hands.topic.contents.count == 1 and hands.state()["kept"] == 0
+
+
+def test_seqs_that_follow_each_other_are_one_range_in_any_order_and_twice_none() -> None:
+    assert flat_ranges([3, 1, 2]) == [1, 3] and flat_ranges([1, 1, 3]) == [1, 1, 3, 3] and flat_ranges([5, 5]) == [5, 5]
+
+
+def test_many_finished_together_are_as_many_finished_one_by_one(desk: Desk) -> None:
+    hands = Hands(desk)
+    hands.write(30)
+    whole, part, extended = hands.claim(10), hands.claim(10), hands.claim(10)
+    assert (hands.done(whole).acked, hands.jobs.in_flight) == (10, 20)
+    assert hands.done(whole).skipped == whole.seqs
+    rows = [(job.seq, job.lease) for job in part.jobs]
+    assert hands.ack([*rows[:5], *rows[:5]]).skipped == part.seqs[:5]
+    assert hands.ack(rows).skipped == part.seqs[:5] and hands.jobs.in_flight == 10
+    hands.ask(Op.EXTEND, seqs=[extended.seqs[3]], leases=[extended.jobs[3].lease], lease_ms=60_000)
+    wrong = [(job.seq, job.lease + 1) for job in extended.jobs]
+    assert hands.ack(wrong).skipped == extended.seqs
+    assert hands.done(extended).acked == 10 and hands.counts() == (0, 0, 0)
+    assert hands.topic.contents.count == 0 and hands.topic.floors.earliest == 31

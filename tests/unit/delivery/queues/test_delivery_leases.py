@@ -71,3 +71,23 @@ def test_extending_for_ever_costs_nothing() -> None:
     for n in range(10_000):
         leases.give(1, 1, 1, 1_000 + n, b"w", None)
     assert len(leases._due) < 200
+
+
+def test_what_was_handed_out_together_ends_together_and_only_as_a_whole() -> None:
+    leases, holder = Leases(), Holder()
+    leases.give(1, 4, 10, 1_000, b"w", holder)
+    for first, last, number in ((1, 3, 10), (2, 4, 11), (1, 4, 11), (1, 5, 10), (9, 9, 1)):
+        assert leases.end_whole(first, last, number) is None
+    assert len(leases) == 4 and holder.held == 4
+    grant = leases.end_whole(1, 4, 10)
+    assert grant is not None and len(leases) == 0 and holder.held == 0 and not holder.grants
+    assert leases.take_expired(9_999) == []
+
+
+def test_one_that_was_given_again_in_part_is_whole_no_more() -> None:
+    leases = Leases()
+    leases.give(1, 4, 10, 1_000, b"w", None)
+    leases.give(2, 3, 11, 5_000, b"w", None)  # extended
+    assert leases.end_whole(1, 4, 10) is None and len(leases) == 4
+    assert [seq for seq, _ in leases.take_expired(2_000)] == [1, 4]
+    assert leases.end_whole(2, 3, 11) is not None and len(leases) == 0

@@ -16,10 +16,24 @@ def trimmer_of(taken: int, tail: int) -> tuple[MemoryTrimmer, Counters, Backlog,
     return MemoryTrimmer(counters, backlog, lambda: trims.append(0)), counters, backlog, trims
 
 
-def test_memory_goes_back_once_after_a_flood() -> None:
-    trimmer, _, _, trims = trimmer_of(100 * MIB, 0)
-    assert [trimmer.tick() for _ in range(4)] == [False, True, False, False]
-    assert trims == [0]
+def test_memory_goes_back_after_a_flood_and_once_more_when_it_has_settled() -> None:
+    trimmer, counters, _, trims = trimmer_of(100 * MIB, 0)
+    gone = [False, True, False, False, False, False, True, *[False] * 20]
+    assert [trimmer.tick() for _ in gone] == gone
+    assert len(trims) == 2
+    counters.bytes_taken += 9 * MIB
+    assert [trimmer.tick() for _ in gone] == gone
+
+
+def test_only_quiet_seconds_count() -> None:
+    trimmer, counters, _, trims = trimmer_of(100 * MIB, 0)
+    assert [trimmer.tick() for _ in range(2)] == [False, True]
+    for _ in range(4):
+        counters.bytes_taken += 1
+        assert not trimmer.tick() and not trimmer.tick()
+    assert len(trims) == 1
+    counters.bytes_taken += 1
+    assert [trimmer.tick(), trimmer.tick()] == [False, True]
 
 
 def test_giving_back_works_here() -> None:

@@ -159,3 +159,13 @@ def test_any_mix_of_batches_reads_back_in_order(seed: int) -> None:
     assert [row[0] for row in rows] == sorted(written)
     for blob in tail:
         assert core.scan_frames(blob.data, blob.start, blob.end).problem == ""
+
+
+def test_the_blob_of_a_seq_is_the_one_that_holds_it() -> None:
+    tail = filled(*[4] * 3)
+    first = tail.first()
+    assert first is not None and tail.blob_of(0) is None and tail.blob_of(tail.last().last_seq + 1) is None  # type: ignore[union-attr]
+    for blob in tail:
+        assert all(tail.blob_of(seq) is blob for seq in range(blob.first_seq, blob.last_seq + 1))
+        parts = [blob.content_of(seq, seq) for seq in range(blob.first_seq, blob.last_seq + 1)]
+        assert sum(parts) == blob.content_of(blob.first_seq, blob.last_seq) == blob.content_bytes()
