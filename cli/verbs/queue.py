@@ -279,7 +279,10 @@ def why(app: App, name: str, seq: int | None) -> None:
     if app.json:
         app.out.document({**job_fields(found), "because": found.because})
         return
-    app.out.text(f"{found.seq or name} is {found.state.replace('_', ' ')}")
+    if not found.seq:
+        app.out.text(f"{name} has no job that is ready")
+    else:
+        app.out.text(f"{found.seq} is {found.state.replace('_', ' ')}")
     for sentence in found.because:
         app.out.text(f"  {printable_text(sentence)}")
 

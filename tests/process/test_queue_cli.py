@@ -58,6 +58,8 @@ def test_pause_resume_and_drain(daemon: Daemon) -> None:
         run_ctl(daemon, "queue", "pause", "steered", "--reason", "lunch").stdout == "steered: paused by user: lunch\n"
     )
     assert "lunch" in run_ctl(daemon, "queue", "why", "steered").stdout
+    run_ctl(daemon, "queue", "create", "idle")
+    assert run_ctl(daemon, "queue", "why", "idle").stdout.startswith("idle has no job that is ready\n")
     assert run_ctl(daemon, "queue", "resume", "steered").stdout == "steered: open\n"
     assert run_ctl(daemon, "queue", "drain", "steered").stdout == "steered: draining\n"
     run_ctl(daemon, "queue", "put", "steered", "b", code=5)
