@@ -432,6 +432,27 @@ MUTANTS = [
         pytest("tests/unit/delivery/queues/test_delivery_burying.py"),
     ),
     Mutant(
+        "jobs: handed out before what is finished first is stored",
+        "shards/delivery/ops/queues.py",
+        "        ending.then(told)\n",
+        "        told(None)\n",
+        pytest("tests/unit/delivery/ops/test_delivery_ops_queues.py"),
+    ),
+    Mutant(
+        "jobs: handed out to a connection that has ended meanwhile",
+        "shards/delivery/ops/queues.py",
+        "        elif not call.connection.gone:\n",
+        "        else:\n",
+        pytest("tests/unit/delivery/ops/test_delivery_ops_queues.py"),
+    ),
+    Mutant(
+        "jobs: what was handed out together ends together though a part is somebody else's",
+        "shards/delivery/queues/leases.py",
+        "        if grant.left != last - first + 1:\n            return None\n",
+        "",
+        pytest("tests/unit/delivery/queues/test_delivery_leases.py"),
+    ),
+    Mutant(
         "jobs: finished before what it leads to is stored",
         "topicd/client/blocking/queue.py",
         "        if then:\n            self._publish_then(job, then)\n"
