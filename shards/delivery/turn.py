@@ -91,11 +91,18 @@ class Turn:
         nobody waits for comes last: a WAL shard that wakes takes a core."""
         agenda = self._agenda
         agenda.close_gathered()
+        self.heard()
+        agenda.close_gathered()
+        agenda.ring_all()
+
+    def heard(self) -> None:
+        """One connection was listened to. What is gathered waits for the others that this look at the sockets has
+        found: acknowledgements of several workers go to the log as one."""
+        agenda = self._agenda
         self._appender.close_entry()
         agenda.ring_awaited()
         if len(self._ready) and not self._used_up:
             self._serve()
-        agenda.close_gathered()
         agenda.flush_all()
         agenda.ring_all()
         self._pulse.show()

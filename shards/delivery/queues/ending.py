@@ -198,7 +198,8 @@ class Ending(Gathered):
         endings.ended(len(self.done))
         for tell in self._told:
             tell(None)
-        tools.agenda.moved(topic)
+        if topic.followers:
+            tools.agenda.moved(topic)
 
     def _refused(self, error: TopicdError) -> None:
         endings = self._endings

@@ -145,7 +145,7 @@ class Session(Connection):
             log.exception("request failed")
             self.refused(0, Internal("the request failed inside the daemon; its log says why"))
             self.close()
-        self._parts.turn.end()
+        self._parts.turn.heard()
         if self.in_flight == 1:
             self._parts.turn.await_write()
 

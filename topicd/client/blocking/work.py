@@ -94,7 +94,8 @@ class Work(WorkFigures):
             if self._connection is None or self._connection.closed:
                 self._connect()
                 continue
-            if self._idle is not None and not self._comes_within(self._idle):
+            # While acknowledgements are unanswered the daemon has not said yet what comes in their place.
+            if self._idle is not None and not working.sent and not self._comes_within(self._idle):
                 self._stopping = True
                 continue
             self._receive(working)

@@ -35,6 +35,20 @@ def test_the_acks_of_a_turn_are_one_frame(desk: Desk) -> None:
     assert [frame["done"] for frame in frames] == [[1, 6]]
 
 
+def test_the_acks_of_several_workers_that_are_heard_together_are_one_frame(desk: Desk) -> None:
+    hands = Hands(desk)
+    hands.write(6)
+    lines = [desk.line() for _ in range(3)]
+    rows = [[(job.seq, job.lease) for job in hands.claim(2, line=line).jobs] for line in lines]
+    before = len([kind for kind, _ in desk.wal.frames() if kind is FrameType.LEASE])
+    for line, some in zip(lines, rows, strict=True):
+        line.send(Op.ACK, ack_body(hands.topic.id, some))
+    desk.settle()
+    assert [parse_acked(answer.body).acked for line in lines for answer in line.answers] == [2, 2, 2]
+    frames = [body for kind, body in desk.wal.frames() if kind is FrameType.LEASE][before:]
+    assert [frame["done"] for frame in frames] == [[1, 6]]
+
+
 def test_nobody_is_answered_before_it_is_stored(desk: Desk) -> None:
     hands = Hands(desk)
     hands.write(1)
