@@ -118,7 +118,8 @@ class AsyncWork(WorkFigures):
             async with asyncio.timeout(max(self._idle, _FIRST_JOBS_S)):
                 await waiter
         except TimeoutError:
-            return False
+            # While acknowledgements are unanswered the daemon has not said yet what comes in their place.
+            return bool(self._unanswered)
         return True
 
     def _wake(self) -> None:
