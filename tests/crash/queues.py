@@ -23,7 +23,7 @@ from tests.support.daemon import LIVELY, Daemon, wait_until
 from tests.support.jobs import ack_body, claim_body, parse_acked, parse_claimed
 from topicd.errors import TopicdError
 from topicd.ipc.protocol.messages import Op
-from topicd.ipc.protocol.wire import CLAIMED
+from topicd.ipc.protocol.wire import CLAIMED, FLAG_DONE
 from topicd.limits import SCATTERED
 
 SHARDS = 2
@@ -102,12 +102,13 @@ class Publisher(Person):
 class Worker(Person):
     def __init__(self, yard: Yard, number: int) -> None:
         self._pushed = bool(number % 2)
+        self._finished: list[tuple[int, int]] = []  # which the next claim says
         super().__init__(yard, f"worker-{number}")
 
     def live(self) -> None:
         with self.yard.wire(QUEUE) as wire, self.yard.wire(RESULTS) as results:
             queue_id, results_id = wire.open(QUEUE), results.open(RESULTS)
-            stream = 0
+            stream, self._finished = 0, []
             if self._pushed:
                 stream = wire.send(Op.WORK, {"topic": QUEUE, "node": self.name, "max": 4, "lease_ms": LEASE_MS})
                 wire.wait(stream).checked(Op.WORK)
@@ -122,8 +123,12 @@ class Worker(Person):
             except TimeoutError:
                 return []
             return parse_claimed(body).jobs if len(body) >= CLAIMED.size else []
-        body = claim_body(queue_id, 3, node=self.name.encode(), lease_ms=LEASE_MS, wait_ms=200)
-        return parse_claimed(wire.wait(wire.send(Op.CLAIM, body)).checked(Op.CLAIM).body).jobs
+        rows, self._finished = self._finished, []
+        body = claim_body(queue_id, 3, node=self.name.encode(), lease_ms=LEASE_MS, wait_ms=200, done=rows)
+        answer = wire.wait(wire.send(Op.CLAIM, body, FLAG_DONE if rows else 0)).checked(Op.CLAIM)
+        found = parse_claimed(answer.body, answer.flags)
+        self.yard.acked |= {seq for seq, _ in rows} - set(found.skipped)
+        return found.jobs
 
     def _do(self, wire: Wire, queue_id: int, results: Wire, results_id: int, job: Any) -> None:
         yard, number = self.yard, int(job.data)
@@ -138,6 +143,9 @@ class Worker(Person):
             wire.ask(Op.NACK, {**back, "kind": "fail", "delay_ms": 10, "reason": "bad luck"})
             return
         results.append(results_id, [job.data], producer=SCATTERED | queue_id, batch_no=job.seq)
+        if not self._pushed and self.chance.random() < 0.5:
+            self._finished.append((job.seq, job.lease))
+            return
         answer = wire.wait(wire.send(Op.ACK, ack_body(queue_id, [(job.seq, job.lease)]))).checked(Op.ACK)
         if parse_acked(answer.body).acked:
             yard.acked.add(job.seq)
