@@ -135,12 +135,15 @@ class Finishing:
 
     def __init__(self, jobs: Any) -> None:
         """Raises InvalidRequest for jobs that were settled before, and for more than one request takes."""
-        if isinstance(jobs, HeldJobs):
-            self._jobs: Sequence[HeldJob] = jobs.made
+        if isinstance(jobs, HeldJob):
+            self._jobs: Sequence[HeldJob] = (jobs,)
+            self.rows = leased_rows((jobs.key,))
+        elif isinstance(jobs, HeldJobs):
+            self._jobs = jobs.made
             self.rows = jobs.rows
         else:
             check_list(jobs, "jobs")
-            given = (jobs,) if isinstance(jobs, HeldJob | int) else tuple(jobs)
+            given = (jobs,) if isinstance(jobs, int) else tuple(jobs)
             self._jobs = [one for one in given if isinstance(one, HeldJob)]
             self.rows = leased_rows(held_keys(given))
         for job in self._jobs:
