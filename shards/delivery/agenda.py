@@ -55,6 +55,11 @@ class Agenda:
         self.ready.add(topic)
         self.start_turn()
 
+    @property
+    def gathering(self) -> bool:
+        """Is there something that goes to the log when the turn ends?"""
+        return bool(self._gathered)
+
     def gather(self, what: Gathered) -> None:
         """It is closed when the turn ends."""
         self._gathered.append(what)

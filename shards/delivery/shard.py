@@ -278,4 +278,6 @@ class DeliveryShard:
     @property
     def _under_way(self) -> bool:
         parts = self._parts
-        return bool(parts.direct.bytes) or not (parts.channels.idle and all(outlet.idle for outlet in parts.outlets))
+        if parts.direct.bytes or parts.agenda.gathering:
+            return True
+        return not (parts.channels.idle and all(outlet.idle for outlet in parts.outlets))

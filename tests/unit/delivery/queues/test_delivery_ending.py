@@ -43,7 +43,9 @@ def test_the_acks_of_several_workers_that_are_heard_together_are_one_frame(desk:
     before = len([kind for kind, _ in desk.wal.frames() if kind is FrameType.LEASE])
     for line, some in zip(lines, rows, strict=True):
         line.send(Op.ACK, ack_body(hands.topic.id, some))
+    assert desk.parts.agenda.gathering
     desk.settle()
+    assert not desk.parts.agenda.gathering
     assert [parse_acked(answer.body).acked for line in lines for answer in line.answers] == [2, 2, 2]
     frames = [body for kind, body in desk.wal.frames() if kind is FrameType.LEASE][before:]
     assert [frame["done"] for frame in frames] == [[1, 6]]
