@@ -177,8 +177,7 @@ class Deletion:
 
     def replay_seqs(self, topic: Topic, seqs: Ranges) -> Removed:
         earliest, found = topic.floors.earliest, Removed(0, 0)
-        stored_too = len(seqs) > 0 and seqs.bounds[0] <= topic.seqs.stored
-        for info in _covering(topic.contents.segments, seqs) if stored_too else ():
+        for info in _covering(topic.contents.segments, seqs):
             wanted = seqs.within(max(info.first_seq, earliest), info.last_seq)
             inside = _fresh(topic.contents.marks.get(info.first_seq), wanted) if wanted else wanted
             if inside:
@@ -276,9 +275,11 @@ class Deletion:
 
 def _covering(segments: list[SegmentInfo], seqs: Ranges) -> list[SegmentInfo]:
     """Those between the first and the last of these seqs: a topic may have thousands of others."""
-    if not len(seqs):
+    if not len(seqs) or not segments:
         return []
     low, high = seqs.bounds
+    if low > segments[-1].last_seq:
+        return []
     start = bisect_left(segments, low, key=lambda info: info.last_seq)
     end = start
     while end < len(segments) and segments[end].first_seq <= high:
