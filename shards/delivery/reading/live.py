@@ -126,8 +126,8 @@ class LiveRecords:
 
     def first_from(self, topic: Topic, seq: int) -> int:
         """The first live seq at or behind seq; one behind the newest if there is none."""
-        visible = topic.seqs.visible
-        if seq > topic.seqs.stored:
+        visible, segments = topic.seqs.visible, topic.contents.segments
+        if seq > topic.seqs.stored and (not segments or segments[-1].last_seq < seq):
             # Most of the time there is one blob, and what is dead of it ends before the next live one.
             found_at = (topic.contents.tail_dead.last_of(seq) or seq - 1) + 1
             if found_at <= visible and topic.contents.tail.blob_of(found_at) is not None:
