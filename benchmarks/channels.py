@@ -5,7 +5,8 @@ watchers of a plain topic.
     python -m benchmarks.channels --members 1000 --messages 40
 
 A message goes out when every member has the one before. The members of a channel are tasks of one process, as in the
-test `fanout`, so their own time counts as well. Two channels are two such processes and two publishers, in two shards.
+test `fanout`, so their own time counts as well. Two channels are two such processes and two publishers, in two shards:
+that needs four cores and more to be twice as quick; what a delivery costs each process is told beside it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -117,6 +120,29 @@ def together(socket: str, names: list[str], count: int, messages: int) -> list[d
     return found
 
 
+def with_cost(
+    socket: str, names: list[str], count: int, messages: int
+) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """With the CPU time of one delivery, in microseconds, of each shard and of all receivers."""
+    before, ours = shards_cpu(socket), children_cpu()
+    found = together(socket, names, count, messages)
+    cost = {name: spent - before[name] for name, spent in shards_cpu(socket).items()}
+    cost["receivers"] = children_cpu() - ours
+    deliveries = len(names) * count * messages
+    return found, {f"{name}_us": round(spent / deliveries * 1e6, 1) for name, spent in cost.items()}
+
+
+def shards_cpu(socket: str) -> dict[str, float]:
+    with topicd.connect(socket) as client:
+        return {row["name"]: row["cpu_s"] for row in client.status()["processes"] if row["name"].startswith("dlv")}
+
+
+def children_cpu() -> float:
+    """Of processes that have ended: the receivers of a measurement, and what it took to start them."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def in_two_shards() -> list[str]:
     names = [f"bench/{n}" for n in range(50)]
     return [next(name for name in names if delivery_shard(channel_topic(name), 2) == shard) for shard in (0, 1)]
@@ -152,11 +178,12 @@ def _measure_all(socket: str, count: int, messages: int) -> None:
     names = in_two_shards()
     for name in names:
         prepare(socket, name, count // 2, persist=False)
-    one = together(socket, names[:1], count // 2, messages)
-    print("one channel, half the members", json.dumps(one), flush=True)
-    two = together(socket, names, count // 2, messages)
+    one, cost = with_cost(socket, names[:1], count // 2, messages)
+    print("one channel, half the members", json.dumps(one), json.dumps(cost), flush=True)
+    two, cost = with_cost(socket, names, count // 2, messages)
     scale = sum(each["deliveries_per_s"] for each in two) / one[0]["deliveries_per_s"]
-    print("two channels in two shards, half each", json.dumps(two), f"{scale:.2f} times the deliveries", flush=True)
+    what = f"{scale:.2f} times the deliveries on {os.cpu_count()} cores"
+    print("two channels in two shards, half each", json.dumps(two), json.dumps(cost), what, flush=True)
 
 
 def main() -> int:

@@ -7,22 +7,23 @@ The inbox row of a member lies at the time of the chat's last message, so the ol
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from topicd.shards.chat import keys
 from topicd.shards.chat.rows import NO_CHAT, ChatMeta, inbox_entry, shows_the_same
-from topicd.shards.chat.store import CHATS_META, DEFAULT, USER_INBOX, Store, Table, Writes
+from topicd.shards.chat.store import CHATS_META, DEFAULT, SEEN_MSG, USER_INBOX, USER_READ_PROGRESS, Store, Table, Writes
 
 _METAS_KEPT = 50_000
 
 
 class Metas:
-    """Chats that were in use of late, as they are in the store."""
+    """Chats that were in use of late, and how far their users have read, as it is in the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._kept: dict[bytes, ChatMeta] = {}
+        self._read: dict[bytes, bytes | None] = {}  # rows of user_read_progress; None: there is none
         self.named: set[bytes] = set()  # ids whose names are stored
 
     def get(self, chat: bytes) -> ChatMeta:
@@ -42,8 +43,22 @@ class Metas:
             self.named.clear()
         self._kept[chat] = meta
 
+    def progress(self, key: bytes) -> bytes | None:
+        try:
+            return self._read[key]
+        except KeyError:
+            found = self._store.get(USER_READ_PROGRESS, key)
+            self.keep_progress({key: found})
+            return found
+
+    def keep_progress(self, rows: dict[bytes, bytes | None]) -> None:
+        if len(self._read) >= _METAS_KEPT:
+            self._read.clear()
+        self._read.update(rows)
+
     def forget(self) -> None:
         self._kept.clear()
+        self._read.clear()
         self.named.clear()
 
 
@@ -63,6 +78,7 @@ class Changes:
         self.writes = Writes()
         self._before: dict[bytes, ChatMeta] = {}
         self._metas: dict[bytes, ChatMeta] = {}
+        self._seen: dict[bytes, bytes | None] = {}  # rows of seen_msg that were looked up at once
         self._told = Told({"messages": [], "members": [], "identities": []}, set(), {})
 
     # ---- rows ----
@@ -70,6 +86,24 @@ class Changes:
     def get(self, table: Table, key: bytes) -> bytes | None:
         rows = self.writes.rows[table]
         return rows[key] if key in rows else self._store.get(table, key)
+
+    def foresee(self, ids: Sequence[bytes]) -> None:
+        """These messages come next: whether they are there is looked up at once, which costs less than one by one."""
+        if len(ids) > 1:
+            self._seen.update(zip(ids, self._store.get_many(SEEN_MSG, ids), strict=True))
+
+    def seen(self, msg_id: bytes) -> bool:
+        """Is there a message of that id?"""
+        rows = self.writes.rows[SEEN_MSG]
+        if msg_id in rows:
+            return rows[msg_id] is not None
+        if msg_id in self._seen:
+            return self._seen[msg_id] is not None
+        return self._store.get(SEEN_MSG, msg_id) is not None
+
+    def progress(self, key: bytes) -> bytes | None:
+        rows = self.writes.rows[USER_READ_PROGRESS]
+        return rows[key] if key in rows else self._kept.progress(key)
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         self.writes.rows[table][key] = value
@@ -152,3 +186,5 @@ class Changes:
         """It is written: what was read is what is there."""
         for chat, meta in self._metas.items():
             self._kept.keep(chat, meta)
+        if read := self.writes.rows[USER_READ_PROGRESS]:
+            self._kept.keep_progress(read)

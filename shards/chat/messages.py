@@ -56,7 +56,7 @@ def checked(message: Message) -> Message:
 
 def send(changes: Changes, message: Message, at_ms: int, cutoff_ms: int, row: bytes = b"") -> Stored:
     """By a user of this store; row: the message as it is stored, where it is packed already."""
-    if changes.get(SEEN_MSG, message.msg_id) is not None:
+    if changes.seen(message.msg_id):
         return Stored(message.msg_id, 0, "")
     meta = changes.meta(message.chat)
     if message.kind != Kind.DM:
@@ -76,7 +76,7 @@ def send(changes: Changes, message: Message, at_ms: int, cutoff_ms: int, row: by
 
 def put(changes: Changes, message: Message, at_ms: int, cutoff_ms: int) -> Stored:
     """From wherever it comes."""
-    if changes.get(SEEN_MSG, message.msg_id) is not None:
+    if changes.seen(message.msg_id):
         return Stored(message.msg_id, 0, "")
     return _put(changes, message, at_ms, cutoff_ms)
 
@@ -134,7 +134,7 @@ def _counted(meta: ChatMeta, message: Message, seq: int, at_ms: int) -> ChatMeta
 def _read_own(changes: Changes, user: bytes, chat: bytes, seq: int) -> None:
     """Who had read everything has read everything with the own message, too."""
     key = keys.progress_key(user, chat)
-    raw = changes.get(USER_READ_PROGRESS, key)
+    raw = changes.progress(key)
     if seq == (keys.parse_u32(raw) if raw else 0) + 1:
         changes.put(USER_READ_PROGRESS, key, keys.u32(seq))
 

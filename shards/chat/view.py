@@ -112,6 +112,9 @@ class View:
                 self.applied = seq
                 done.outcomes.append(outcomes)
                 continue
+            if ids := [op.message.msg_id for op in entry.operations if isinstance(op, Send | Ingest)]:
+                changes = changes or Changes(self.store, self.metas, self._listening)
+                changes.foresee(ids)
             for op in entry.operations:
                 if isinstance(op, ALONE) and changes is not None:
                     # Within an entry the seq stays the one before: after a crash the whole entry comes again, and

@@ -27,6 +27,20 @@ MUTANTS = [
         "test_chat_log.py",
     ),
     (
+        "chat: how far somebody has read is remembered as it was",
+        "shards/chat/changes.py",
+        "            self._kept.keep_progress(read)\n",
+        "            del read\n",
+        "test_chat_store.py",
+    ),
+    (
+        "chat: of two of the same id in one batch both are stored",
+        "shards/chat/changes.py",
+        "        if msg_id in rows:\n            return rows[msg_id] is not None\n",
+        "        del rows\n",
+        "test_chat_store.py",
+    ),
+    (
         "chat: answered before it is applied",
         "shards/chat/writer.py",
         "        applied = self._view.apply([(seq, item.entry) for seq, item in ready])\n",

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from chat_kit import START_MS, Shop, everything, numbered
@@ -14,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from topicd.errors import Conflict, InvalidRequest
-from topicd.shards.chat import hlc, identity, inbox, keys, messages, retention
+from topicd.shards.chat import changes, hlc, identity, inbox, keys, messages, retention
 from topicd.shards.chat.members import xor
-from topicd.shards.chat.operations import Clean, Entry, PutIdentity, Retain
-from topicd.shards.chat.rows import InboxEntry
+from topicd.shards.chat.operations import Clean, Entry, PutIdentity, Retain, Send
+from topicd.shards.chat.rows import InboxEntry, Message
 from topicd.shards.chat.store import (
     CHATS_META,
     DEFAULT,
@@ -106,6 +107,21 @@ def test_S07_a_known_id_writes_nothing(shop: Shop) -> None:
     assert first.seq == 1
     assert again == (b"\1" * 32, 0, "")
     assert {name: rows for name, rows in everything(shop).items() if name != "default"} == before
+
+
+def test_S07_an_id_is_known_whether_it_is_in_the_store_the_batch_or_the_entry(shop: Shop) -> None:
+    def message(number: int) -> Send:
+        fields = (bytes([number]) * 32, keys.chat_id("room"), keys.user_id("ann"), shop.clock.stamp(), 1, "x")
+        return Send(Message(*fields, b"", b"", "room", "ann"))
+
+    shop.do(message(1), message(2))
+    entries = [
+        (2, Entry(START_MS, [message(2), message(3), message(3), message(4)])),
+        (3, Entry(START_MS, [message(4), message(1), message(5)])),
+    ]
+    found = [one.seq for outcomes in shop.view.apply(entries).outcomes for one in outcomes]
+    assert found == [0, 3, 0, 4, 0, 0, 5]
+    assert len(shop.rows(MESSAGES)) == len(shop.rows(SEEN_MSG)) == 5
 
 
 def test_S08_the_blob_of_the_newest_time_wins_whatever_the_order(shop: Shop) -> None:
@@ -238,6 +254,18 @@ def test_S14_progress_never_goes_back(shop: Shop) -> None:
         shop.mark("room", 11, "ann")
 
 
+def test_S14_what_was_read_is_known_to_whoever_sends_next(shop: Shop) -> None:
+    """Who had read everything has read everything with the own message, too; nobody else has."""
+    shop.send("room", "1", "ann")
+    shop.add("room", "bob")
+    shop.send("room", "2", "bob")
+    unread = lambda user: inbox.page(shop.store, keys.user_id(user), "", 10).rows[0].unread  # noqa: E731
+    assert (unread("ann"), unread("bob")) == (1, 2)
+    shop.mark("room", 2, "bob")
+    shop.send("room", "3", "bob")
+    assert (unread("ann"), unread("bob")) == (2, 0)
+
+
 def test_S19_the_later_identity_stays_and_is_read_without_its_time(shop: Shop) -> None:
     assert shop.identity("ann", b"new", stamp=hlc.pack(START_MS, 5))
     assert not shop.identity("ann", b"old", stamp=hlc.pack(START_MS, 4))
@@ -366,15 +394,18 @@ def run(shop: Shop, what: tuple[str, int, int]) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(commands, st.integers(1, 7))
-def test_the_same_log_gives_the_same_bytes_however_it_is_cut(steps: list[tuple[str, int, int]], cut: int) -> None:
+@given(commands, st.integers(1, 7), st.sampled_from([1, 2, 50_000]))
+def test_the_same_log_gives_the_same_bytes_however_it_is_cut_and_whatever_is_kept_in_memory(
+    steps: list[tuple[str, int, int]], cut: int, kept: int
+) -> None:
     shop = Shop()
     for step in steps:
         run(shop, step)
     again = View(MemoryStore(), topic_id=7)
     entries = [(seq, Entry.unpack(raw)) for seq, raw in shop.log]
-    for at in range(0, len(entries), cut):
-        again.apply(entries[at : at + cut])
+    with mock.patch.object(changes, "_METAS_KEPT", kept):
+        for at in range(0, len(entries), cut):
+            again.apply(entries[at : at + cut])
     copied = {table.name: list(again.store.scan(table)) for table in TABLES}
     assert copied == everything(shop)
 
@@ -404,6 +435,7 @@ def test_S05_after_a_crash_all_rows_of_a_batch_are_there_or_none(tmp_path: Path)
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
 from pathlib import Path
+from unittest import mock
 from chat_kit import Shop
 from topicd.shards.chat.store import RocksStore
 shop = Shop(RocksStore(Path({str(tmp_path / "rocks")!r})).open())
