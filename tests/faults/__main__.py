@@ -17,7 +17,6 @@ from tests.faults.kills import kill_cases, run_kill
 from tests.faults.story import SCENES
 from tests.faults.sweep import Case, cases, in_order, run_case
 from tests.support.collecting import give_back
-from topicd.shards.delivery import slices
 
 SAMPLE = 1_200
 SHOWN = 20
@@ -53,9 +52,6 @@ def _run(chosen: list[object], workers: int) -> Iterator[tuple[str, list[str]]]:
         return
     with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=25) as pool:
         yield from pool.imap_unordered(_work, chosen, chunksize=8)
-
-
-slices.SLICE_S = 60.0  # the same calls in the same order, however busy the machine is; also in processes of the pool
 
 
 def main() -> int:

@@ -50,6 +50,7 @@ from topicd.ipc.stats import StatsPage
 from topicd.ipc.walstate import read_states
 from topicd.paths import DataDir, Instance, RunDir, ring_shm
 from topicd.placement import delivery_shard
+from topicd.shards.delivery import slices
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.session import Session
 from topicd.shards.delivery.starting.recovery import Recovered
@@ -65,6 +66,9 @@ ID_BLOCK = 1024
 KIB = 1024
 DAY_MS = 86_400_000
 TURNS = 200  # more than any operation takes
+# One process plays all shards and nobody waits for a turn: the same calls in the same order, however busy the machine
+# is. Pauses between slices would pass in real time, and a machine at rest has none.
+slices.SLICE_S = 60.0
 # Files so small that a few writes rotate them, and smaller than a step of the filler: it has nothing to do then.
 SMALL: dict[str, Any] = {
     "ring_bytes": 16 * KIB,

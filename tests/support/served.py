@@ -32,5 +32,5 @@ def run_routers(parts: Parts) -> None:
         return Served(session)
 
     parts.relay.own_session = own
-    parts.routing.shop.pump.polite = 0.0
+    parts._polite = parts.routing.shop.pump.polite = 0.0
     parts.routing.open()
