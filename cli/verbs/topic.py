@@ -89,9 +89,13 @@ def list_topics(app: App, prefix: str, limit: int | None, internal: bool) -> Non
             Column("earliest", right=True),
             Column("head", right=True),
             Column("durability"),
+            Column("priority", right=True, rank=1),
         ]
         rows = [
-            (t.topic, count(t.count), size(t.bytes), count(t.earliest_seq), count(t.head_seq), t.durability)
+            (
+                *(t.topic, count(t.count), size(t.bytes), count(t.earliest_seq), count(t.head_seq), t.durability),
+                f"{t.effective_priority:,.0f}",
+            )
             for t in found
         ]
         app.out.table(columns, rows)

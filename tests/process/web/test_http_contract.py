@@ -345,8 +345,12 @@ def test_a_write_tells_what_it_did(web: Web, topic: str) -> None:
         "deduped": False,
     }
     assert performance["server_total_ms"] > 0 and performance["fsync_ms"] == 0.0 and "wal_append_ms" in performance
-    records = web("POST", f"{path}/diff").body["records"]
+    read = web("POST", f"{path}/diff").body
+    records = read["records"]
     assert [record["$node"] for record in records] == ["gw", "gw"] and records[0]["data"] is None
+    assert read["performance"]["records_scanned"] == 2 and read["performance"]["throttle_wait_ms"] == 0
+    gone = web("POST", f"{path}/delete", {"before_seq": 2}).body
+    assert gone["deleted"] == 1 and "records_scanned" in gone["performance"]
 
 
 def test_a_synced_write_tells_how_long_the_sync_took(web: Web, topic: str) -> None:

@@ -24,6 +24,7 @@ class TopicInfo:
     durability: str
     settled_seq: int  # up to there nothing belongs to a commit that is under way
     type: str  # log or queue
+    effective_priority: float = 0.0  # who is served first when not everybody can be served at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class RouterInfo:
     waiting: str | None = None  # why it stands still
     kind: str | None = None  # of its destination: derived or logged
     why: str | None = None  # it is logged
+    unreadable: list[int] | None = None  # [first, last] of the source, where it stands: they cannot be read
 
 
 def router_of(body: Any) -> RouterInfo:

@@ -234,7 +234,7 @@ async def _read(call: Call, topic: str, body: Diff, topic_id: int = 0) -> tuple[
             nodes=nodes_of(body.node) or None,
             from_time=None,
             metadata_only=False,
-            performance=False,
+            performance=True,
             epoch=None,
         )
         return await call.service.shards.fetch(topic, request, topic_id)
@@ -276,11 +276,17 @@ def _told(call: Call, topic: str, body: Diff, found: Fetched, recreated: bool) -
         "caught_up": found.next_from_seq >= found.head_seq,
         "tombstone": tombstone,
         "lag": max(0, found.head_seq - found.next_from_seq),
-        "performance": {"server_total_ms": call.elapsed_ms()},
+        "performance": {**_scanned(found.performance or {}), "server_total_ms": call.elapsed_ms()},
     }
     text = batch.text(Shape(tags=body.include_tags, meta=body.include_meta))
     name = msgspec.json.encode(topic)
     return Reply(200, b'{"topic":%b,"records":%b,%b' % (name, text, msgspec.json.encode(rest)[1:]))
+
+
+def _scanned(found: dict[str, float]) -> dict[str, float]:
+    """What a read took, as its shard says it."""
+    counts = {name: int(found[name]) for name in ("records_scanned", "cold_segments_read") if name in found}
+    return {**counts, "throttle_wait_ms": round(found.get("throttle_wait_ms", 0.0), 3)}
 
 
 # ---- deleting ----
@@ -305,4 +311,4 @@ async def delete_records(call: Call, topic: str, body: Delete) -> Reply:
     known_name(topic)
     answer = await call.service.shards.ask(topic, DeleteRecords(topic=topic, before_seq=body.before_seq, match=match))
     fields = ("deleted", "earliest_seq", "head_seq", "count", "bytes")
-    return call.answer({"topic": topic, **{name: answer[name] for name in fields}})
+    return call.answer({"topic": topic, **{name: answer[name] for name in fields}}, records_scanned=answer["examined"])

@@ -37,6 +37,8 @@ def test_list_is_sorted_and_may_be_narrowed(ctl: Ctl, client: topicd.Client) -> 
     ]
     assert len(json.loads(ctl("topic", "list", "orders", "--json").stdout)) == 2
     assert len(json.loads(ctl("topic", "list", "--limit", "1", "--json").stdout)) == 1
+    assert "priority" in ctl("topic", "list").stdout.splitlines()[0]
+    assert all("effective_priority" in row for row in json.loads(ctl("topic", "list", "--json").stdout))
     assert ctl("topic", "list", "nothing").stdout == "no topics that begin with 'nothing'\n"
 
 
