@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from topicd.cli.app import App, pass_app
+from topicd.cli.ask import confirm
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, did_you_mean
 from topicd.cli.show import graph as drawing
@@ -22,8 +24,12 @@ from topicd.errors import RouterCycle, RouterNotFound
 if TYPE_CHECKING:
     from topicd.client.blocking.client import Client
     from topicd.client.core.answers import RouterInfo
+    from topicd.client.core.routing import Skipped
 
 router = Group("router", help="Create, list, show, delete and draw routers.", no_args_is_help=True)
+
+_PATIENCE_S = 10.0
+_LOOK_S = 0.1
 
 _NAME = click.argument("name", metavar="ROUTER")
 COLUMNS = [
@@ -134,6 +140,13 @@ def _kind(one: RouterInfo) -> str:
     return "not decided yet" if one.kind is None else f"logged: {one.why}"
 
 
+def _unreadable(one: RouterInfo) -> str:
+    if one.unreadable is None:
+        return "nothing"
+    first, last = one.unreadable
+    return f"seqs {first} to {last} of {one.source}: mend them, or give them up with `topicctl router skip`"
+
+
 def _known(value: int | None) -> str:
     return "?" if value is None else count(value)
 
@@ -160,6 +173,7 @@ def show(app: App, name: str) -> None:
             ("cursor", str(one.cursor)),
             ("lag", behind),
             ("waiting", one.waiting or "no"),
+            ("unreadable", _unreadable(one)),
             ("destination", _kind(one)),
             ("filter", one.filter[2] if one.filter else "all records"),
             ("sample", f"1/{one.sample}"),
@@ -180,6 +194,51 @@ def delete(app: App, name: str) -> None:
         if not client.routers.delete(name):
             raise RouterNotFound(f"no router named {name!r}", router=name)
     app.out.either({"router": name, "deleted": True}, f"router {name} deleted")
+
+
+@router.verb(
+    "skip", examples="topicctl router skip orders-audit        # asks\ntopicctl router skip orders-audit --all --yes"
+)
+@_NAME
+@click.option("--all", "every", is_flag=True, help="All such places, until it can go on.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_app
+def skip(app: App, name: str, every: bool, yes: bool) -> None:
+    """Give up records that cannot be read, where ROUTER stands because of them.
+
+    It goes on behind them. What it copies into has a gap there, and its readers are told. The daemon logs it.
+    """
+    done: list[Skipped] = []
+    with app.connect() as client, _known_router(client, name):
+        while (every or not done) and (one := client.routers.get(name)).unreadable is not None:
+            first, last = one.unreadable
+            confirm(f"give up seqs {first} to {last} of {one.source}, which cannot be read?", yes)
+            done.append(client.routers.skip(name, last))
+            if every:
+                _wait_until_it_goes_on_or_stands(client, name, last)
+    if not done:
+        raise CliError(
+            f"router {name} does not stand at records that cannot be read",
+            Exit.REFUSED,
+            f"`topicctl router show {name}` says how far it is",
+        )
+    if app.json:
+        app.out.document([part._asdict() for part in done])
+        return
+    for part in done:
+        (first, last), hole = part
+        gap = f"seqs {hole[0]} to {hole[1]} of {one.dest} are a gap" if hole else f"nothing is missing in {one.dest}"
+        app.out.text(f"router {name} gave up seqs {first} to {last} of {one.source}: {gap}")
+
+
+def _wait_until_it_goes_on_or_stands(client: Client, name: str, behind: int) -> None:
+    """The next place shows when it gets there."""
+    ends = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < ends:
+        one = client.routers.get(name)
+        if (one.unreadable is not None and one.unreadable[0] > behind) or not one.lag:
+            return
+        time.sleep(_LOOK_S)
 
 
 @router.verb(

@@ -132,7 +132,7 @@ class Parts:
         replica = Replica(place, loop, catalog, reader, relay)
         own = OwnTopic(ROUTERS, loop, catalog, self.appender, agenda)
         registry = Registry(place, relay, replica, own, self.deletion)
-        shop = Workshop(place, loop, agenda, counters, log, catalog, reader, self.appender, relay)
+        shop = Workshop(place, loop, agenda, counters, log, catalog, reader, self.appender, relay, backlog)
         self.routing = Routing(place, loop, catalog, relay, replica, registry, shop, log)
         business = pool.business if isinstance(pool, CountedThreads) else lambda: 0.0
         load = self.load = Load(

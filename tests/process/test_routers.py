@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from tests.process.cli_kit import run_ctl
+from tests.process.wire import Wire, owner
 from tests.support.daemon import LIVELY, Daemon, wait_until
 from topicd import aio
+from topicd.cli.exits import Exit
 from topicd.client.blocking.client import Client
+from topicd.client.core.records import Gap
 from topicd.errors import Incompatible, RouterCycle, RouterNotFound, Throttled, TopicNotFound
+from topicd.ipc.protocol.messages import Op
 from topicd.limits import ROUTERS
 from topicd.placement import delivery_shard
 
@@ -60,6 +67,23 @@ def test_a_copy_is_there_when_its_record_is_acknowledged(client: Client, source_
             assert len(datas(client, dest)) == n + 1
     (first, *_) = client.read(dest)
     assert (first.tag, first.node, first.meta) == ("t", "n", {"m": 0})
+
+
+@pytest.mark.parametrize("dest_shard", [0, 1])
+@pytest.mark.parametrize("source_shard", [0, 1])
+def test_a_subscription_begins_behind_what_its_sources_had_acknowledged(
+    daemon: Daemon, client: Client, source_shard: int, dest_shard: int
+) -> None:
+    source = named(f"sub{source_shard}{dest_shard}.a", source_shard)
+    dest = named(f"sub{source_shard}{dest_shard}.b", dest_shard)
+    client.routers.create(source, source, dest)
+    link = Wire(owner(daemon.run.root, dest, SHARDS))
+    for n in range(10):
+        client.publish(source, b"before %d" % n)
+        subscription = link.subscribe([{"topic": dest, "tail": True}])
+        client.publish(source, b"behind %d" % n)
+        assert link.pushed(subscription).datas == [b"behind %d" % n]
+        link.ask(Op.UNSUBSCRIBE, {"subscription": subscription})
 
 
 def test_a_filter_that_nothing_passes_keeps_no_reader_waiting(client: Client) -> None:
@@ -209,3 +233,43 @@ def test_holes_of_a_trimmed_source_survive_a_crash(tmp_path: Path) -> None:
         assert client.state(dest).count == before[0] + 1
         gaps = [batch.tombstone for batch in client.history(dest) if batch.tombstone is not None]
         assert [gap.reason for gap in gaps] == ["source_trim"]
+
+
+@pytest.mark.parametrize("dest_shard", [0, 1])
+def test_records_of_a_source_that_rots_are_given_up_by_an_operator_only(tmp_path: Path, dest_shard: int) -> None:
+    source, dest = named("rot.a", 0), named("rot.b", dest_shard)
+    with Daemon(tmp_path / "d", delivery_shards=SHARDS, wal_shards=1, **LIVELY) as daemon:
+        client = daemon.client()
+        client.configure(dest, cap_records=10, discard="reject")
+        client.routers.create("rot", source, dest)
+        client.publish_many(source, [b"record %d" % n for n in range(1, 1201)])
+        folder = daemon.data.topic(client.state(source).topic_id)
+        wait_until(lambda: list(folder.glob("*.tags")), "a sealed segment")
+        data = min(folder.glob("*.tags")).with_suffix(".data")
+        daemon.stop()
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        data.write_bytes(content)
+        daemon.start().wait_ready()
+        client.configure(dest, cap_records=0)
+        wait_until(lambda: client.routers.get("rot").unreadable is not None, "the router to stand")
+        info = client.routers.get("rot")
+        assert info.unreadable is not None and info.cursor == info.unreadable[0] - 1 and info.lag == 1200 - info.cursor
+        first, last = info.unreadable
+        shown = run_ctl(daemon, "router", "show", "rot").stdout
+        assert f"seqs {first} to {last} of {source}" in shown and "router skip" in shown
+        assert "--yes" in run_ctl(daemon, "router", "skip", "rot", code=Exit.USAGE).stderr
+        assert client.state(dest).head_seq == info.cursor
+        (given_up,) = json.loads(run_ctl(daemon, "router", "skip", "rot", "--all", "--yes", "--json").stdout)
+        assert given_up == {"skipped": [first, last], "hole": [first, last]}
+        wait_until(lambda: client.state(dest).head_seq == 1200, "the rest")
+        daemon.kill_all(Random(3))
+        daemon.restart()
+        missing = [seq for seq in range(1, 1201) if not first <= seq <= last]
+        gaps: list[Gap] = []
+        found = [(one.seq, one.data) for one in client.read(dest, on_gap=gaps.append)]
+        assert found == [(seq, b"record %d" % seq) for seq in missing]
+        told = [gap.tombstone for gap in gaps]
+        assert [(one.reason, one.gap_from, one.gap_to) for one in told] == [("source_trim", first, last)]
+        assert "does not stand" in run_ctl(daemon, "router", "skip", "rot", "--yes", code=Exit.REFUSED).stderr
+        assert "has given up records that cannot be read" in daemon.log_path.read_text()

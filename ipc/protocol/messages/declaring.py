@@ -94,6 +94,8 @@ class Op(IntEnum):
     CHANNEL_SLOTS = 0x6F
     ROUTERS_PASSED = 0x70
     QUEUE_STEER = 0x71
+    ROUTER_SKIP = 0x72
+    ROUTERS_SKIP = 0x73
     DEBUG = wire.OP_DEBUG
     PUSH = wire.OP_PUSH
     NOTICE = wire.OP_NOTICE

@@ -11,7 +11,8 @@ from topicd.model import TagMatch
 _OPTIONS = "source, dest, preserve_node, preserve_tag, filter, allow_cycle, guarantee, sample, set_tag, set_node"
 _PROGRESS = (
     "forwarded_total, cursor, lag, lag_ms, waiting (nil, or why it stands still), "
-    "kind (derived, logged, or nil as long as that is not decided), why (copies are logged)"
+    "kind (derived, logged, or nil as long as that is not decided), why (copies are logged), "
+    "unreadable ([first, last] of the source, where it stands and they cannot be read; or nil)"
 )
 
 
@@ -58,6 +59,20 @@ class DeleteRouter(Request, op=Op.ROUTER_DELETE, changes=True, answer="router, d
     router: str = router_name()
 
 
+class SkipUnreadable(
+    Request,
+    op=Op.ROUTER_SKIP,
+    changes=True,
+    answer="router, skipped [first, last], hole ([first, last] of dest, or nil)",
+):
+    """Records of the source that cannot be read, where the router stands, are given up: it goes on behind them, and
+    dest has a hole (source_trim) of at least as many seqs. With the right `admin` for both topics. Refused unless it
+    stands there because of them."""
+
+    router: str = router_name()
+    up_to_seq: int = number(1, MAX_SEQ, help="of the source: no record behind it is given up")
+
+
 # ---- between delivery shards ----
 
 
@@ -99,6 +114,13 @@ class LogCopies(Request, op=Op.ROUTERS_LOG, changes=True, answer=""):
 
     routers: tuple[int, ...] = numbers(1, MAX_SEQ, limits.LIST_PAGE_MAX, help="their ids")
     why: str = text(256)
+
+
+class StepOver(Request, op=Op.ROUTERS_SKIP, changes=True, answer="skipped, hole"):
+    """ROUTER_SKIP, asked of the shard that the router runs in, by shards only."""
+
+    router_id: int = number(1, MAX_SEQ)
+    up_to_seq: int = number(1, MAX_SEQ)
 
 
 class RoutersPassed(Request, op=Op.ROUTERS_PASSED, answer=""):

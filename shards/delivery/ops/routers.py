@@ -17,7 +17,9 @@ from topicd.ipc.protocol.messages import (
     RouterProgress,
     RoutersOf,
     RoutersPassed,
+    SkipUnreadable,
     SourceHead,
+    StepOver,
 )
 from topicd.shards.delivery.routing.definition import Definition
 from topicd.shards.delivery.routing.routing import FRESH_S
@@ -62,6 +64,20 @@ def delete(call: Call, want: DeleteRouter) -> None:
         return {"router": want.router, "deleted": await routing.registry.delete(want.router)}
 
     routing.answer_later(work(), call.done)
+
+
+@operation(SkipUnreadable)
+def skip(call: Call, want: SkipUnreadable) -> None:
+    _owned(call)
+    one, relay = call.shard.routing.replica.graph.get(want.router), call.shard.relay
+    for topic in (one.source, one.dest):
+        call.connection.rights.require("admin", topic)
+
+    async def work() -> dict[str, Any]:
+        step = StepOver(router_id=one.id, up_to_seq=want.up_to_seq)
+        return {"router": want.router, **await relay.ask(relay.shard_of(one.dest), step)}
+
+    call.shard.routing.answer_later(work(), call.done)
 
 
 @operation(GetRouter)
@@ -186,6 +202,15 @@ def log_copies(call: Call, want: LogCopies) -> None:
         return {}
 
     routing.answer_later(work(), call.done)
+
+
+@operation(StepOver)
+def step_over(call: Call, want: StepOver) -> None:
+    _of_shards(call)
+    running = call.shard.routing.shop.forwarders.get(want.router_id)
+    if running is None:
+        raise NotReady("this shard does not run the router yet", retry_after_ms=50)
+    running.step_over(want.up_to_seq, call.done)
 
 
 @operation(RoutersPassed)

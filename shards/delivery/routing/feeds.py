@@ -39,6 +39,7 @@ class Piece(NamedTuple):
 
 
 class Feed:
+    remote = False  # is the source in another shard?
     head = 0  # the source's, as far as it is known
     begins: int | None = None  # the source's head when the feed was opened, once that is known
     opened = 0  # how often it has reached its source
@@ -121,6 +122,8 @@ class LocalFeed(Feed):
 
 
 class RemoteFeed(Feed, Listener):
+    remote = True
+
     def __init__(
         self, one: Definition, relay: Relay, loop: asyncio.AbstractEventLoop, on_news: Callable[[], None]
     ) -> None:
@@ -139,6 +142,7 @@ class RemoteFeed(Feed, Listener):
     def open(self, position: int) -> None:
         self._position = position
         self.begins = None
+        self._error = None
         self._connect()
 
     def _connect(self) -> None:
@@ -194,7 +198,9 @@ class RemoteFeed(Feed, Listener):
             self._fail(TopicNotFound(f"source {self._one.source!r} is gone", topic=self._one.source))
             return
         started = answer["topics"][0]
-        self.begins = None if started.get("derived") else int(started.get("head_seq", self._position))
+        head = int(started.get("head_seq", self._position))
+        self.begins = None if started.get("derived") else head
+        self.head = max(self.head, head)
         self.opened += 1
         self._error = None
         self._pauses.reset()

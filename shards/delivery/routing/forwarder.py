@@ -1,6 +1,7 @@
 """One router at work, in the shard of its destination. Promise: every record of the source that it is meant for is
 copied once and in order; where the destination has no room it waits, and skips nothing; what was gone before its turn
-becomes a hole that readers are told of.
+becomes a hole that readers are told of. Where the source cannot be read it stands, until somebody says that these
+records are given up.
 
 One batch is under way at a time: while it is, the next one gathers by itself.
 """
@@ -11,7 +12,16 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from topicd.errors import RecordTooLarge, Throttled, TopicdError, TopicFull, TopicNotFound
+from topicd.errors import (
+    InvalidRequest,
+    NotReady,
+    RecordTooLarge,
+    StorageCorrupt,
+    Throttled,
+    TopicdError,
+    TopicFull,
+    TopicNotFound,
+)
 from topicd.frames import FrameType
 from topicd.limits import ROUTED_RECORDS
 from topicd.shards.delivery.routing import copies
@@ -39,6 +49,7 @@ class Forwarder:
         self.position = self.flow.cursor  # up to there everything is copied, or on its way
         self.feed: Feed = tools.feed(one, self.wake)
         self.waiting: str | None = None  # why it stands still
+        self.unreadable: tuple[int, int] | None = None  # seqs of the source, where it stands
         self.behind_since = 0  # ms; 0: it is not behind
         self.noted = self.flow.cursor  # what the log knows
         self.told = (0, 0)  # to the source: how often it was reached, the cursor
@@ -48,7 +59,9 @@ class Forwarder:
         self._limit = ROUTED_RECORDS
         self._under_way = False
         self._held = False
+        self._gives_way = False  # for a moment, to writers
         self._pauses = Pauses()
+        self._known_head = 0  # of the source, when the pump asked
         self._awaited: list[tuple[int, Callable[[], None]]] = []
         self.closed = False
 
@@ -75,6 +88,17 @@ class Forwarder:
         if not (self._under_way or self._held or self.closed):
             self._tools.pump.add(self)
 
+    # ---- its share of the time ----
+
+    def crowded(self) -> bool:
+        head = self.feed.head
+        moved, self._known_head = head != self._known_head, head
+        return moved and self.feed.remote and not self._tools.fed(self.one.source)
+
+    def late_ms(self) -> int:
+        stands = self.waiting is not None or not self.behind_since
+        return 0 if stands else max(0, self._tools.now_ms() - self.behind_since)
+
     # ---- who waits for it ----
 
     @property
@@ -88,6 +112,9 @@ class Forwarder:
             return None
         entry = (head, then)
         self._awaited.append(entry)
+        if self._gives_way:
+            self._gives_way = False
+            self._go_on()
         self._tools.pump.hurry(self)
 
         def take_back() -> None:
@@ -119,6 +146,7 @@ class Forwarder:
             "waiting": self.waiting,
             "kind": None if self.flow.why is None else "logged" if self.flow.why else "derived",
             "why": self.flow.why or None,
+            "unreadable": None if self.unreadable is None else list(self.unreadable),
         }
 
     # ---- work ----
@@ -135,8 +163,11 @@ class Forwarder:
             self._tools.decide(self)
             return
         try:
+            self._gives_way = not (self.urgent or self._tools.has_room())
+            if self._gives_way:
+                raise Throttled("the disk does not keep up", limit="checkpoint_bytes", retry_after_ms=20)
             self._check_source()
-            piece = self.feed.take(self.position)
+            piece = self._next()
             if piece is None:
                 self._caught_up()
                 return
@@ -151,6 +182,17 @@ class Forwarder:
         except ValueError as exc:
             log.exception("records cannot be copied", extra={"router": self.one.router})
             self._stand(f"records of its source make no sense: {exc}")
+
+    def _next(self) -> Piece | None:
+        try:
+            piece = self.feed.take(self.position)
+        except StorageCorrupt as exc:
+            self.unreadable = _place_of(exc, self.position)
+            self._tell_remade()
+            raise
+        if piece is not None:
+            self.unreadable = None
+        return piece
 
     def _check_source(self) -> None:
         """A source that may lose its tail with the power gives out again seqs that were copied: what comes under them
@@ -175,7 +217,11 @@ class Forwarder:
 
     def _copy(self, piece: Piece) -> None:
         while True:
-            made = copies.make(self.one, piece.buffer, piece.start, piece.end, self.position, self._limit)
+            try:
+                made = copies.make(self.one, piece.buffer, piece.start, piece.end, self.position, self._limit)
+            except ValueError:
+                self.unreadable = (self.position + 1, piece.next_from)
+                raise
             cursor = piece.next_from if made.complete else made.last_seq
             inflows = self.dest.inflows
             there = min(inflows.skip, made.records) if self.derived else 0
@@ -192,6 +238,7 @@ class Forwarder:
                 self._tools.forward(self, self.one, self.dest, cursor, made.frames, made.records)
             except (TopicFull, RecordTooLarge):
                 if made.records == 1 and self._limit == 1:
+                    self._is_remade()  # further than this it was never
                     raise
                 self._limit = max(1, min(self._limit, made.records) // 2)  # as much as fits
                 continue
@@ -289,12 +336,20 @@ class Forwarder:
         if inflows.skip:
             log.error("destination has more than its source", extra={"router": self.one.router, "copies": inflows.skip})
             inflows.skip = 0
-        inflows.remaking = False
-        self._tell_remade()
+        self._is_remade()
+
+    def _is_remade(self) -> None:
+        if self.remaking:
+            self.dest.inflows.remaking = False
+            self._tell_remade()
+
+    @property
+    def remaking(self) -> bool:
+        return self.derived and self.dest.inflows.remaking
 
     def when_remade(self, then: Callable[[], None]) -> None:
-        """`then` when what was seen before the start is there again, or the router ends."""
-        if self.derived and self.dest.inflows.remaking and not self.closed:
+        """`then` when what was seen before the start is there again, the router ends, or it needs somebody's help."""
+        if self.remaking and self.unreadable is None and not self.closed:
             self._remade.append(then)
             self._tools.pump.hurry(self)
         else:
@@ -326,21 +381,63 @@ class Forwarder:
     # ---- holes ----
 
     def _trim(self, gap: tuple[int, int]) -> None:
-        """Source records that went before their turn: as many seqs that nobody writes. Only while nothing else is on
-        its way to the destination, so that they become visible in order."""
-        dest, count = self.dest, gap[1] - max(gap[0], self.position + 1) + 1
+        """Source records that went before their turn: as many seqs that nobody writes."""
+        first = max(gap[0], self.position + 1)
+        self._pass_over((first, gap[1]), gap[1] - first + 1, "its source has lost records")
+        log.warning("source was trimmed", extra={"router": self.one.router, "first_seq": first, "last_seq": gap[1]})
+
+    def step_over(self, up_to: int, done: Callable[[dict[str, Any] | None, TopicdError | None], None]) -> None:
+        """Source records that cannot be read, where it stands, are given up, and no others."""
+        stands, dest = self.unreadable, self.dest
+        if stands is None or self._under_way or stands[0] != self.position + 1:
+            raise InvalidRequest(
+                f"router {self.one.router!r} does not stand at records that cannot be read",
+                router=self.one.router,
+                waiting=self.waiting,
+            )
+        gap = (stands[0], min(stands[1], up_to))
+        if gap[1] < gap[0]:
+            message = f"router {self.one.router!r} stands at seq {gap[0]} of its source, behind seq {up_to}"
+            raise InvalidRequest(message, router=self.one.router, unreadable=list(stands))
+        count = gap[1] - gap[0] + 1
+        if self.derived and dest.inflows.remaking:
+            # Nobody knows which seqs were copies of these and which of what follows. None of all that may have been
+            # seen is given out again.
+            if self._remake_to is None:
+                raise NotReady(f"source {self.one.source!r} has not said how far it is", retry_after_ms=50)
+            count = max(count, self._remake_to - self.position)
+
+        def skipped(hole: list[int] | None) -> None:
+            told = {"skipped": list(gap), "hole": hole}
+            log.warning("router has given up records that cannot be read", extra={"router": self.one.router, **told})
+            self.unreadable = None
+            self.feed.rewind(gap[1])
+            done(told, None)
+
+        self._pass_over(gap, count, "its source cannot be read", skipped, lambda error: done(None, error))
+
+    def _pass_over(
+        self,
+        gap: tuple[int, int],
+        count: int,
+        why: str,
+        then: Callable[[list[int] | None], None] = lambda hole: None,
+        otherwise: Callable[[TopicdError], None] = lambda error: None,
+    ) -> None:
+        """On behind these source records, with a hole of `count` seqs for them. Only while nothing else is on its way
+        to the destination, so that all become visible in order."""
+        dest = self.dest
+        if dest.flight.count or dest.seqs.head != dest.seqs.visible:
+            raise Throttled("the destination is busy", limit="router", retry_after_ms=5)
         if self.derived:
             # Of those that are gone some may have been copied, and be there.
             count, dest.inflows.skip, dest.inflows.remaking = max(0, count - dest.inflows.skip), 0, False
-            self._tools.log_copies(dest, "its source has lost records")
+            hole = self._tools.log_copies(dest, why, gap[1], count)
+            self.position = max(self.position, gap[1])
             self._tell_remade()
-            if not count:
-                dest.inflows.passed(self.one.id, gap[1])
-                self.position = max(self.position, gap[1])
-                self.wake()
-                return
-        if dest.flight.count or dest.seqs.head != dest.seqs.visible:
-            raise Throttled("the destination is busy", limit="router", retry_after_ms=5)
+            self._stored()
+            then(hole)
+            return
         first, last = dest.seqs.head + 1, dest.seqs.head + count
         need = dest.need_for(last)
         synced = need is Need.SYNCED
@@ -355,14 +452,21 @@ class Forwarder:
             self._tools.made_hole(dest, last)
             self.position = max(self.position, gap[1])
             self._stored()
+            then([first, last])
 
         def refused(error: TopicdError) -> None:
             dest.flight.synced -= synced
             dest.seqs.roll_back(first)
             self.append_refused(0, error)
+            otherwise(error)
 
-        log.warning("source was trimmed", extra={"router": self.one.router, "records": count, "first_seq": first})
         self._tools.note(dest, body, need, applied, refused)
+
+
+def _place_of(error: StorageCorrupt, position: int) -> tuple[int, int] | None:
+    """Behind the position: what of the source cannot be read."""
+    last = int(error.detail.get("last_seq", 0))
+    return (position + 1, last) if last > position else None
 
 
 def _reason(error: TopicdError) -> str:

@@ -1,5 +1,6 @@
-"""When routers work. Promise: copying keeps the loop for a few milliseconds at most; while clients write, copying takes
-a small share of the time unless somebody waits for it, and nobody is left out.
+"""When routers work. Promise: copying keeps the loop for a few milliseconds at most; while clients write, here or to a
+source in another shard, copying takes a small share of the time unless somebody waits for it. A router that has been
+behind for long takes more and more, so that it is not left behind for good.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Protocol
 from topicd.shards.delivery.counters import Counters
 
 _SLICE_S = 0.002
-_POLITE = 6.0  # while clients write: so many times the time that was spent is left to them
+_POLITE = 12.0  # while clients write: so many times the time that was spent is left to them
 _PAUSE_MAX_S = 0.05
+_PATIENT_MS = 10_000  # behind for so long a router goes on leaving it to them; after twice that it leaves nothing
 
 
 class Worker(Protocol):
@@ -22,6 +24,12 @@ class Worker(Protocol):
 
     def run(self) -> None:
         """One batch."""
+
+    def crowded(self) -> bool:
+        """Have clients written to its source, in another shard, since this was last asked?"""
+
+    def late_ms(self) -> int:
+        """How long it has been behind."""
 
 
 class Pump:
@@ -61,17 +69,24 @@ class Pump:
     def _run(self) -> None:
         self._timer = None
         began = now = time.monotonic()
+        busy, late = self._clients_write(), 0
         while (self._urgent or self._ready) and now < began + _SLICE_S:
             queue = self._urgent or self._ready
             forwarder = next(iter(queue))
             del queue[forwarder]
             forwarder.run()
+            busy = forwarder.crowded() or busy
+            late = max(late, forwarder.late_ms())
             now = time.monotonic()
-        written = self._counters.records - self.forwarded
-        busy, self._written = written != self._written, written
         if self._urgent:
             self._schedule(0.0)
         elif busy:
-            self._schedule(min(self.polite * (now - began), _PAUSE_MAX_S))
+            left = min(max(0.0, 2.0 - late / _PATIENT_MS), 1.0)  # of its manners
+            self._schedule(left * min(self.polite * (now - began), _PAUSE_MAX_S))
         elif self._ready:
             self._schedule(0.0)
+
+    def _clients_write(self) -> bool:
+        written = self._counters.records - self.forwarded
+        busy, self._written = written != self._written, written
+        return busy

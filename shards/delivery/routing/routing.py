@@ -51,6 +51,7 @@ class Routing:
         self._tasks: set[asyncio.Task[None]] = set()
         self.safety = Safety(place, relay, replica, shop, changes, self.spawn)
         registry.settle = self.safety.settle
+        shop.is_fed = lambda source: bool(replica.graph.reaching(source))
         replica.on_put = self._put
         replica.on_gone = self._gone
         replica.on_loaded = self._loaded

@@ -88,9 +88,11 @@ class Safety:
                 async with asyncio.timeout(_REMADE_S):
                     await remade.wait()
             except TimeoutError:
+                pass
+            if forwarder.remaking and not forwarder.closed:
                 reason = f": {forwarder.waiting}" if forwarder.waiting else ""
                 message = f"copies of router {forwarder.one.router!r} are being made again{reason}"
-                raise NotReady(message, retry_after_ms=100) from None
+                raise NotReady(message, retry_after_ms=100)
             if forwarder.derived:
                 self._log.log_copies(dest, why)
             await self._durable(dest)

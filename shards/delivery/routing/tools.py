@@ -30,13 +30,20 @@ class Tools(Protocol):
 
     def feed(self, one: Definition, on_news: Callable[[], None]) -> Feed: ...
 
+    def fed(self, source: str) -> bool:
+        """Do routers lead to it?"""
+
+    def has_room(self) -> bool:
+        """Is memory free for copies that checkpoints store, without one of the writers having to wait for it?"""
+
     def later(self, pause: float, call: Callable[[], None]) -> None: ...
 
     def decide(self, forwarder: Decided) -> None:
         """Whether its copies are logged: it is told to begin."""
 
-    def log_copies(self, dest: Topic, why: str) -> None:
-        """From now on."""
+    def log_copies(self, dest: Topic, why: str, cursor: int, holes: int) -> list[int] | None:
+        """From now on, and the router is behind this seq of its source; for what it has passed over there are so many
+        seqs that nobody writes. Returned: the hole."""
 
     def soon(self, records: int, call: Callable[[], None]) -> None:
         """So many copies are there: call it behind what follows from that."""

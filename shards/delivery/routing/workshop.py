@@ -18,6 +18,7 @@ from topicd.shards.delivery.routing.feeds import Feed, LocalFeed, RemoteFeed
 from topicd.shards.delivery.routing.forwarder import Forwarder
 from topicd.shards.delivery.routing.pump import Pump
 from topicd.shards.delivery.routing.tools import Decided
+from topicd.shards.delivery.storing.backlog import Backlog
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.flight import Replier
 from topicd.shards.delivery.topic.topic import Topic
@@ -27,6 +28,7 @@ from topicd.shards.delivery.writing.log import Log
 from topicd.shards.storage.ranges import Ranges
 
 _TOP = 10  # routers on the stats page
+_ROOM = 1.5  # times checkpoint_bytes in memory: below the first step of the ladder, and far below what writers may use
 _MARKED = 65_536  # source records between two marks in the log: so many are looked at again at a start
 
 
@@ -42,6 +44,7 @@ class Workshop:
         reader: Reader,
         appender: Appender,
         relay: Relay,
+        backlog: Backlog,
     ) -> None:
         self._place = place
         self._loop = loop
@@ -52,9 +55,12 @@ class Workshop:
         self._reader = reader
         self._appender = appender
         self._relay = relay
+        self._backlog = backlog
         self.pump = Pump(loop, counters)
         self.forwarders: dict[int, Forwarder] = {}  # by router id
-        self.decider: Callable[[Decided], None] = lambda forwarder: None  # set by those who know the other shards
+        # Set by those who know the other shards, and the graph.
+        self.decider: Callable[[Decided], None] = lambda forwarder: None
+        self.is_fed: Callable[[str], bool] = lambda source: False
 
     def now_ms(self) -> int:
         return self._place.clock.now_ms()
@@ -63,6 +69,12 @@ class Workshop:
         if self._relay.shard_of(one.source) == self._place.index:
             return LocalFeed(one, self._catalog, self._reader, on_news)
         return RemoteFeed(one, self._relay, self._loop, on_news)
+
+    def fed(self, source: str) -> bool:
+        return self.is_fed(source)
+
+    def has_room(self) -> bool:
+        return self._backlog.tail_bytes <= _ROOM * self._place.settings.checkpoint_bytes
 
     def later(self, pause: float, call: Callable[[], None]) -> None:
         self._loop.call_later(pause, call)
@@ -75,8 +87,11 @@ class Workshop:
     def decide(self, forwarder: Decided) -> None:
         self.decider(forwarder)
 
-    def log_copies(self, dest: Topic, why: str) -> None:
-        self._log.log_copies(dest, why)
+    def log_copies(self, dest: Topic, why: str, cursor: int, holes: int) -> list[int] | None:
+        hole = self._log.log_copies(dest, why, cursor, holes)
+        if hole is not None:
+            self.made_hole(dest, hole[1])
+        return hole
 
     # ---- into the destination ----
 
@@ -139,7 +154,7 @@ class Workshop:
         """The destination forgets a router that is gone."""
         if dest.inflows.derived == router_id:
             dest.inflows.remaking = False
-            self.log_copies(dest, "its router is gone")
+            self._log.log_copies(dest, "its router is gone")
         if dest.inflows.routers.pop(router_id, None) is not None:
             self.note(dest, {"router": router_id, "ended": True}, Need.PLACED)
 

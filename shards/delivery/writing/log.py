@@ -86,22 +86,36 @@ class Log:
         frame = control_frame(kind, topic.id, seq, self._clock.now_ms(), body)
         self.submit(topic, frame, ControlEntry(need, stored, failed))
 
-    def log_copies(self, topic: Topic, why: str) -> None:
+    def log_copies(self, topic: Topic, why: str, cursor: int = 0, holes: int = 0) -> list[int] | None:
         """The copies that a router makes are logged from now on, for good. First those that no segment has, then the
         word that it is so, and both before whatever comes next: the log has all of a topic that others write to.
-        Readers have seen the copies, so both are sent again if the disk fails."""
+        Readers have seen the copies, so both are sent again if the disk fails.
+
+        cursor: so far the router is in its source, and `holes` seqs stand for what it has passed over there; that is in
+        the same word, so that nobody ever finds one without the other. Returned: the hole."""
         inflows, contents = topic.inflows, topic.contents
         router_id, inflows.derived = inflows.derived, None
         if router_id is None:
-            return
+            return None
         flow = inflows.routers[router_id]
         flow.why = why
         contents.tail.close_open()
         parts: list[Part] = []
         for blob in contents.tail.from_seq(topic.seqs.stored + 1):
             parts += pieces(blob.view(), blob.offsets, self._place.piece_bytes)
-        number = topic.changes.begin()
-        body = {"router": router_id, "cursor": flow.cursor, "total": flow.total, "logged": why, "no": number}
+        body: dict[str, Any] = {
+            "router": router_id,
+            "cursor": max(flow.cursor, cursor),
+            "total": flow.total,
+            "logged": why,
+        }
+        hole = None
+        if holes:
+            hole = body["hole"] = [topic.seqs.head + 1, topic.seqs.head + holes]
+            body["total"] += holes
+            topic.seqs.give_out(holes, max(self._clock.now_ms(), topic.seqs.last_ts))
+        inflows.replay(FrameType.ROUTED, body, 0)
+        number = body["no"] = topic.changes.begin()
         parts.append(control_frame(FrameType.ROUTED, topic.id, topic.seqs.head, self._clock.now_ms(), body))
         topic.changes.end(number)
         self.place_gathered()
@@ -109,6 +123,7 @@ class Log:
         outlet.submit(parts, sum(map(len, parts)), Again(Need.PLACED))
         self._backlog.metadata_changed = True
         self._agenda.ring(outlet)
+        return hole
 
     def submit(self, topic: Topic, frame: bytes, entry: Entry) -> None:
         """A frame whose entry is of a kind of its own."""

@@ -8,7 +8,7 @@ from topicd.client.aio.caller import AioCaller
 from topicd.client.core import routing
 from topicd.client.core.answers import RouterInfo
 from topicd.client.core.arguments import Match
-from topicd.client.core.routing import Created, RoutersOfTopic
+from topicd.client.core.routing import Created, RoutersOfTopic, Skipped
 
 
 class AsyncRouters:
@@ -71,6 +71,12 @@ class AsyncRouters:
     async def delete(self, router: str) -> bool:
         """Copies no more; those that are made stay. False: there was none of that name."""
         return await self._caller.ask(routing.delete(router))
+
+    async def skip(self, router: str, up_to_seq: int) -> Skipped:
+        """Gives up the records of `source` that cannot be read and at which it stands (`unreadable` of `get`), none
+        behind `up_to_seq`: it goes on behind them, and readers of `dest` are told of a gap. Refused if it does not
+        stand at such records."""
+        return await self._caller.ask(routing.skip(router, up_to_seq))
 
     async def of(self, topic: str) -> RoutersOfTopic:
         """The routers from and to a topic."""

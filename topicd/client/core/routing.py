@@ -19,6 +19,14 @@ class Created(NamedTuple):
     created: bool
 
 
+class Skipped(NamedTuple):
+    """Seqs of the source that a router has given up, first and last; and those of its destination that nobody writes
+    instead (None: none are missing)."""
+
+    skipped: tuple[int, int]
+    hole: tuple[int, int] | None
+
+
 class Page(NamedTuple):
     routers: list[RouterInfo]
     next: str | None
@@ -54,6 +62,14 @@ def page(prefix: str, source: str | None, dest: str | None, after: str) -> Reque
 
 def delete(router: str) -> Request[bool]:
     return of_topic(messages.DeleteRouter(router=router), ROUTERS, lambda answer: bool(answer.get("deleted")))
+
+
+def skip(router: str, up_to_seq: int) -> Request[Skipped]:
+    def parse(answer: dict[str, Any]) -> Skipped:
+        (first, last), hole = answer["skipped"], answer.get("hole")
+        return Skipped((int(first), int(last)), None if hole is None else (int(hole[0]), int(hole[1])))
+
+    return of_topic(messages.SkipUnreadable(router=router, up_to_seq=up_to_seq), ROUTERS, parse)
 
 
 def of(topic: str) -> Request[RoutersOfTopic]:

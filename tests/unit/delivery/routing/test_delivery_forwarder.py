@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 
+import pytest
+
 from tests.unit.delivery.desk import Desk
 from tests.unit.delivery.routing.routing_kit import datas, make_router
+from topicd.errors import InvalidRequest
 from topicd.ipc.protocol.messages import Op
 from topicd.limits import ROUTED_RECORDS
+from topicd.shards.delivery.topic.contents import Damaged
 from topicd.shards.delivery.topic.topic import Topic
 
 
@@ -61,6 +65,22 @@ def test_a_full_destination_is_filled_and_then_waits(routed: Desk) -> None:
     assert datas(routed, "audit") == [b"2", b"3", b"4"]
     routed.settle()
     assert forwarder.waiting is None
+
+
+def test_a_full_destination_that_was_made_again_as_far_as_it_goes_may_be_given_room(routed: Desk) -> None:
+    audit = routed.topic("audit", cap_records=3, discard="reject")
+    orders, _ = pair(routed)
+    forwarder = routed.parts.routing.shop.forwarders[1]
+    forwarder._held = True
+    routed.write(orders, [b"%d" % n for n in range(5)])
+    audit.inflows.remaking, forwarder._remake_to = True, 5  # as at a start
+    forwarder._go_on()
+    routed.settle()
+    assert (forwarder.waiting, datas(routed, "audit")) == ("its destination is full", [b"0", b"1", b"2"])
+    routed.line().ask(Op.CONFIGURE, topic="audit", config={"cap_records": 0})
+    forwarder._go_on()
+    routed.settle()
+    assert datas(routed, "audit") == [b"%d" % n for n in range(5)]
 
 
 def test_a_write_that_fails_is_made_again(routed: Desk) -> None:
@@ -146,3 +166,109 @@ def test_an_ephemeral_destination_keeps_the_routers_place(routed: Desk) -> None:
     desk.write(orders, [b"a", b"b"])
     assert datas(desk, "audit") == [b"a", b"b"]
     assert audit.inflows.routers[1].cursor == 2
+
+
+# ---- a source that cannot be read ----
+
+
+def _rotten(desk: Desk) -> tuple[Topic, Topic]:
+    """Eight records of which 4 to 6 cannot be read; two have been copied."""
+    orders, audit = pair(desk)
+    forwarder = desk.parts.routing.shop.forwarders[1]
+    desk.write(orders, [b"1", b"2"])
+    forwarder._held = True
+    desk.write(orders, [b"%d" % n for n in range(3, 9)])
+    orders.contents.damaged = [Damaged(4, 6, "a file")]
+    forwarder._go_on()
+    desk.settle()
+    return orders, audit
+
+
+def test_where_the_source_cannot_be_read_it_stands_and_says_so(routed: Desk) -> None:
+    orders, _ = _rotten(routed)
+    found = routed.line().ask(Op.ROUTER_GET, router="r")
+    assert datas(routed, "audit") == [b"1", b"2", b"3"]
+    assert found["unreadable"] == [4, 6] and "seqs 4 to 6 cannot be read" in found["waiting"]
+    orders.contents.damaged = []  # mended
+    routed.parts.routing.shop.forwarders[1]._go_on()
+    routed.settle()
+    assert datas(routed, "audit") == [b"%d" % n for n in range(1, 9)]
+    assert routed.line().ask(Op.ROUTER_GET, router="r")["unreadable"] is None
+
+
+def test_what_cannot_be_read_is_given_up_when_somebody_says_so(routed: Desk) -> None:
+    _rotten(routed)
+    answer = routed.line().ask(Op.ROUTER_SKIP, router="r", up_to_seq=100)
+    assert answer == {"router": "r", "skipped": [4, 6], "hole": [4, 6]}
+    routed.parts.routing.shop.forwarders[1]._go_on()
+    routed.settle()
+    audit = routed.parts.catalog.get("audit")
+    assert datas(routed, "audit", 6) == [b"7", b"8"], "they keep the seqs that they would have had"
+    assert list(audit.inflows.trimmed) == [(4, 6)]
+    info = routed.line().ask(Op.ROUTER_GET, router="r")
+    assert (info["waiting"], info["unreadable"], info["kind"], info["forwarded_total"]) == (None, None, "logged", 8)
+
+
+def test_no_more_is_given_up_than_was_said(routed: Desk) -> None:
+    _rotten(routed)
+    forwarder = routed.parts.routing.shop.forwarders[1]
+    assert routed.line().ask(Op.ROUTER_SKIP, router="r", up_to_seq=5)["skipped"] == [4, 5]
+    forwarder._go_on()
+    routed.settle()
+    assert forwarder.unreadable == (6, 6)
+    with pytest.raises(InvalidRequest, match="stands at seq 6"):
+        routed.line().ask(Op.ROUTER_SKIP, router="r", up_to_seq=5)
+    assert routed.line().ask(Op.ROUTER_SKIP, router="r", up_to_seq=6)["skipped"] == [6, 6]
+
+
+def test_nothing_is_given_up_where_everything_can_be_read(routed: Desk) -> None:
+    orders, _ = pair(routed)
+    routed.write(orders, [b"1"])
+    with pytest.raises(InvalidRequest, match="does not stand at records that cannot be read"):
+        routed.line().ask(Op.ROUTER_SKIP, router="r", up_to_seq=1)
+    routed.topic("full", cap_records=1, discard="reject")
+    make_router(routed, "f", "orders", "full")
+    routed.write(orders, [b"2", b"3"])
+    routed.settle()
+    with pytest.raises(InvalidRequest, match="does not stand at records that cannot be read"):
+        routed.line().ask(Op.ROUTER_SKIP, router="f", up_to_seq=9)
+
+
+def test_a_logged_destination_has_the_hole_too(routed: Desk) -> None:
+    routed.write(routed.topic("audit"), [b"direct"])
+    _, audit = _rotten(routed)
+    assert routed.line().ask(Op.ROUTER_SKIP, router="r", up_to_seq=6)["hole"] == [5, 7]
+    routed.parts.routing.shop.forwarders[1]._go_on()
+    routed.settle()
+    assert audit.seqs.visible == 9
+    assert datas(routed, "audit", 7) == [b"7", b"8"]
+
+
+def test_while_copies_are_made_again_no_seq_that_was_seen_is_given_out_again(routed: Desk) -> None:
+    """Of a filtered copy nobody knows which seqs belonged to what cannot be read."""
+    _, audit = _rotten(routed)
+    forwarder = routed.parts.routing.shop.forwarders[1]
+    audit.inflows.remaking, audit.inflows.skip, forwarder._remake_to = True, 0, 8
+    assert routed.line().ask(Op.ROUTER_SKIP, router="r", up_to_seq=6)["hole"] == [4, 8]
+    forwarder._go_on()
+    routed.settle()
+    assert datas(routed, "audit", 8) == [b"7", b"8"]
+    assert not audit.inflows.remaking
+    routed.write(audit, [b"direct"])
+    assert datas(routed, "audit", 10) == [b"direct"]
+
+
+def test_copies_leave_memory_to_writers_unless_somebody_waits_for_them(routed: Desk) -> None:
+    orders, audit = pair(routed)
+    routed.write(orders, [b"0"])
+    backlog, forwarder = routed.parts.backlog, routed.parts.routing.shop.forwarders[1]
+    backlog.tail_bytes += 2 * routed.parts.place.settings.checkpoint_bytes
+    routed.write(orders, [b"1"])
+    assert (audit.seqs.visible, forwarder.waiting) == (1, None)
+    assert datas(routed, "audit") == [b"0", b"1"]
+    routed.write(orders, [b"2"])
+    assert audit.seqs.visible == 2
+    backlog.tail_bytes -= 2 * routed.parts.place.settings.checkpoint_bytes
+    forwarder._go_on()
+    routed.settle()
+    assert audit.seqs.visible == 3
