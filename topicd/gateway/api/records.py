@@ -285,7 +285,9 @@ def _told(call: Call, topic: str, body: Diff, found: Fetched, recreated: bool) -
 
 def _scanned(found: dict[str, float]) -> dict[str, float]:
     """What a read took, as its shard says it."""
-    counts = {name: int(found[name]) for name in ("records_scanned", "cold_segments_read") if name in found}
+    counts: dict[str, float] = {
+        name: int(found[name]) for name in ("records_scanned", "cold_segments_read") if name in found
+    }
     return {**counts, "throttle_wait_ms": round(found.get("throttle_wait_ms", 0.0), 3)}
 
 
