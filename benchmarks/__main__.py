@@ -15,6 +15,7 @@ from benchmarks import bars, cases, channels, chat, machine, peers, report, rout
 from benchmarks.model import CHANNEL, DISK, HTTP, OURS
 from benchmarks.peers.base import Peer
 from benchmarks.rounds import run_cases, say
+from topicd.bench import machine as hardware
 from topicd.bench.load import Load
 
 REPO = Path(__file__).resolve().parent.parent
@@ -67,10 +68,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, work_dir: Path) -> int:
-    facts = machine.facts(work_dir)
+    facts = hardware.facts(work_dir)
     wanted = [DISK, *([] if options.no_ours else [OURS, CHANNEL, HTTP]), *(n for n in FOREIGN if n in options.peers)]
     chosen = cases.select(options.only, options.quick)
-    if machine.is_virtual() and not options.quick:
+    if hardware.is_virtual() and not options.quick:
         say("touching memory: a virtual machine gets its pages at the first touch")
         facts["memory"] += f", {machine.touch_memory():.1f} GiB of it touched before the first round"
     with contextlib.ExitStack() as stack:

@@ -8,12 +8,14 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+from topicd.bench.crash import kill9, tree
+
+__all__ = ["cpu_seconds", "kill9", "pss_mib", "start_server", "stop", "tree"]
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,35 +36,6 @@ def start_server(argv: Sequence[str], log: Path, env: Mapping[str, str] | None =
             start_new_session=True,
             preexec_fn=_die_with_parent,  # noqa: PLW1509 one system call
         )
-
-
-def tree(pid: int) -> list[int]:
-    """A process and all its living descendants."""
-    try:
-        root = psutil.Process(pid)
-        return [pid, *(child.pid for child in root.children(recursive=True))]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def kill9(server: subprocess.Popen[bytes]) -> None:
-    """SIGKILL a server and every descendant; all are gone on return, but for what their new parent has not reaped."""
-    victims = [psutil.Process(pid) for pid in tree(server.pid) if psutil.pid_exists(pid)]
-    # The parent first, so that it restarts nobody.
-    for victim in victims:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            victim.kill()
-    server.wait()
-    deadline = time.monotonic() + 10
-    while any(map(_runs, victims)) and time.monotonic() < deadline:
-        time.sleep(0.002)
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def stop(server: subprocess.Popen[bytes], timeout: float = 15.0) -> None:

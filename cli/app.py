@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from topicd.client.blocking.client import Client
 
 DEFAULT_TIMEOUT_S = 10.0
+
+
+class Where(TypedDict, total=False):
+    target: str | None
+    token: str | None
+    ca_file: str | None
 
 
 @dataclass
@@ -33,6 +39,10 @@ class App:
     def connect(self) -> Client:
         import topicd
 
+        return topicd.connect(**self.where(), timeout=self.timeout)
+
+    def where(self) -> Where:
+        """The daemon that is meant, for `connect`."""
         if self.socket is not None and self.context is not None:
             raise click.UsageError("--socket and --context exclude each other")
         if self.socket is None:
@@ -40,10 +50,8 @@ class App:
 
             chosen = Contexts.load().chosen(self.context)
             if chosen is not None:
-                return topicd.connect(
-                    chosen.target, timeout=self.timeout, token=chosen.token(), ca_file=chosen.ca_file or None
-                )
-        return topicd.connect(self.socket, timeout=self.timeout)
+                return {"target": chosen.target, "token": chosen.token(), "ca_file": chosen.ca_file or None}
+        return {"target": self.socket}
 
 
 pass_app = click.make_pass_decorator(App, ensure=True)

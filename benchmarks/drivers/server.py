@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from benchmarks import procs
 from benchmarks.peers.base import Peer
+from topicd.bench import crash
 from topicd.bench.load import Figures, Load
-from topicd.bench.work import batches, check, clock_ns, payloads
+from topicd.bench.work import batches, check, payloads
 
 SETTLE_S = 5.0  # checkpoints are done, and what was needed for a moment is given back
 BATCH = 1000
@@ -28,16 +30,15 @@ def recover(peer: Peer, load: Load, name: str, prepare: Callable[[Peer], None]) 
     with server.connect(False) as session:
         session.append(topic, payloads(load.size, 1)[0])
         stored = session.count(topic)
-    start = clock_ns()
-    server.kill9()
-    killed = clock_ns()
-    server.start()
+    with ExitStack() as stack:
+
+        def read_one() -> int:
+            return len(stack.enter_context(server.connect(False)).fetch(topic, None, 1)[0])
+
+        found = crash.recover(server.kill9, server.start, read_one)
     with server.connect(False) as session:
-        if not session.fetch(topic, None, 1)[0]:
-            raise RuntimeError(f"{peer.name} serves an empty topic after its crash")
-        done = clock_ns()
         check(peer.name, session.count(topic), stored)
-    return {"seconds": (done - start) / 1e9, "start": (done - killed) / 1e9}
+    return found
 
 
 def memory(peer: Peer, load: Load) -> Figures:

@@ -25,7 +25,7 @@ from benchmarks.drivers import append, mixed, push, queue, scale, server, spark
 from benchmarks.peers.base import Driver
 from benchmarks.peers.topicd import LogOnly, Topicd
 from topicd.bench import loops
-from topicd.bench.load import Figures, Load
+from topicd.bench.load import Figures, Load, Where
 from topicd.bench.stats import throughput
 from topicd.bench.work import check, run
 
@@ -117,13 +117,13 @@ def pipelined(peer: Topicd, load: Load) -> Figures:
 def asyncio_tasks(peer: Topicd, load: Load) -> Figures:
     """B: tasks that each await their own acknowledgement."""
     with peer.topics(1, load.durable) as [topic]:
-        return run(loops.tasks(peer.address(load.durable).socket, topic, load))
+        return run(loops.tasks(Where(peer.address(load.durable).socket), topic, load))
 
 
 def futures(peer: Topicd, load: Load) -> Figures:
     """B: one coroutine that keeps `in_flight` futures outstanding; every record is an append of its own."""
     with peer.topics(1, load.durable) as [topic]:
-        return run(loops.futures(peer.address(load.durable).socket, topic, load))
+        return run(loops.futures(Where(peer.address(load.durable).socket), topic, load))
 
 
 def read(peer: Topicd, load: Load) -> Figures:

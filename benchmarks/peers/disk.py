@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from benchmarks import disk
-from benchmarks.disk import KIB, MIB
 from benchmarks.drivers import filechannel
 from benchmarks.peers.base import Address, Driver, Peer
+from topicd.bench import disk
 from topicd.bench.load import Figures, Load
+from topicd.limits import KIB, MIB
 
 SMALL = (("append 4 KiB", disk.append, 4 * KIB), ("overwrite 4 KiB", disk.overwrite, 4 * KIB))
 LARGE = (("append 100 KiB", disk.append, 100 * KIB), ("overwrite 100 KiB", disk.overwrite, 100 * KIB))

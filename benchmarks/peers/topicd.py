@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 import shutil
@@ -17,9 +16,8 @@ from typing import Final, Literal
 import topicd
 from benchmarks import procs
 from benchmarks.peers.base import Cursor, Driver, Handler, Peer, Session, socket_dir, until_up
-from topicd.aio import AsyncWatch
-from topicd.aio import connect as connect_async
-from topicd.bench.load import Load
+from topicd.bench.fan import watches
+from topicd.bench.load import Load, Where
 from topicd.client.blocking.job import Jobs
 from topicd.client.blocking.work import Work
 
@@ -132,19 +130,7 @@ class TopicdAddress:
         return TopicdSession(self.socket)
 
     async def fan(self, topic: str, subscribers: int, ready: Callable[[], None], handler: Handler) -> None:
-        async def follow(events: AsyncWatch[topicd.Record]) -> None:
-            async for record in events:
-                if not isinstance(record, topicd.Record) or not handler(record.data):
-                    return
-
-        async with await connect_async(self.socket) as client:
-            # Each watch has a connection of its own.
-            watches = [await client.watch(topic, "latest", on_gap="raise") for _ in range(subscribers)]
-            tasks = [asyncio.create_task(follow(events)) for events in watches]
-            ready()
-            await asyncio.gather(*tasks)
-            for events in watches:
-                await events.close()
+        await watches(Where(self.socket))(topic, subscribers, ready, handler)
 
 
 class Topicd(Peer):

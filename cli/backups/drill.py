@@ -11,7 +11,7 @@ from typing import Any
 from topicd.backup.manifest import Manifest
 from topicd.backup.restore import RESTORING, finish, restore
 from topicd.backup.shelf import Shelf, Shelved, remove_tree
-from topicd.cli.backups.private import PrivateDaemon
+from topicd.cli.private import PrivateDaemon
 from topicd.cli.show.human import count, records_word
 from topicd.cli.show.progress import Bar
 from topicd.client.blocking.client import Client

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicd.backup.shelf import Shelf, Shelved
-from topicd.cli.backups.private import PrivateDaemon
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import did_you_mean
+from topicd.cli.private import PrivateDaemon
 from topicd.cli.show.human import local_time
 from topicd.cli.show.progress import Bar
 from topicd.client.blocking.client import Client

@@ -275,13 +275,6 @@ def test_the_daemon_about_itself(ctl: Run, client: topicd.Client) -> None:
     assert json.loads(ctl("top", "--json", "--count", "1", "--interval", "0.2").stdout)["state"] == "serving"
 
 
-def test_bench(ctl: Run, client: topicd.Client) -> None:
-    found = json.loads(ctl("bench", "--seconds", "0.1", "--json").stdout)
-    assert [result["test"] for result in found["results"]] == ["A", "B", "B", "C", "D", "D", "E"]
-    assert found["topic"] not in [info.topic for info in client.topics()]
-    assert "records/s" in ctl("bench", "--only", "C", "--seconds", "0.1", "--durability", "fsync").stdout
-
-
 def test_a_daemon_that_is_not_there(ctl: Run) -> None:
     for args in (["status"], ["ping"], ["publish", "a", "b"], ["watch", "a"], ["top", "--once"]):
         assert "/nonexistent" in ctl(*args, "--socket", "/nonexistent", code=3).stderr

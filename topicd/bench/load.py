@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Name of a figure to its value in one round: {"p50": 310.0, "p99": 480.0, "rate": 3100.0}.
 Figures = dict[str, float]
+
+
+class Where(NamedTuple):
+    """A daemon, as `connect` wants to be told; it crosses processes."""
+
+    target: str | None = None
+    token: str | None = None
+    ca_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ acknowledged or arrived, and fails when the topic does not hold what was acknowl
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,9 +15,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from topicd.aio import connect as connect_async
-from topicd.bench.load import Figures, Load
+from topicd.bench.load import Figures, Load, Where
 from topicd.bench.stats import latency, throughput
-from topicd.bench.work import age_ns, check, clock_ns, concurrent, payloads, stamped, timed, touch
+from topicd.bench.work import DISTINCT, age_ns, check, clock_ns, concurrent, payloads, stamped, timed, touch
 from topicd.bench.worker import READY, Worker
 from topicd.client.blocking.client import Client, connect
 from topicd.client.core.records import Record
@@ -27,6 +28,8 @@ BATCHES = 16  # under way
 READ_LIMIT = 10_000
 PACE_S = 0.002
 WARM_UP = 10
+ARRIVES_S = 30.0
+DIFF_LIMIT = 100
 
 Tick = Callable[[int], None]
 
@@ -112,9 +115,9 @@ def batched(client: Client, topic: str, load: Load, tick: Tick = no_tick) -> Fig
     return throughput(sent, seconds, load.size)
 
 
-async def tasks(target: str | None, topic: str, load: Load, tick: Tick = no_tick) -> Figures:
+async def tasks(where: Where, topic: str, load: Load, tick: Tick = no_tick) -> Figures:
     """asyncio tasks that each await their own acknowledgement."""
-    async with await connect_async(target) as client:
+    async with await connect_async(**where._asdict()) as client:
 
         async def publish(data: bytes) -> None:
             await client.publish(topic, data)
@@ -123,12 +126,12 @@ async def tasks(target: str | None, topic: str, load: Load, tick: Tick = no_tick
         return await concurrent(publish, payloads(load.size), load.in_flight, load.seconds)
 
 
-async def futures(target: str | None, topic: str, load: Load) -> Figures:
+async def futures(where: Where, topic: str, load: Load) -> Figures:
     """One coroutine that keeps `in_flight` futures outstanding; every record is an append of its own."""
     records = payloads(load.size)
     samples: list[int] = []
     waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
-    async with await connect_async(target) as client:
+    async with await connect_async(**where._asdict()) as client:
         start = now = clock_ns()
         end = start + int(load.seconds * 1e9)
         while now < end:
@@ -168,16 +171,36 @@ def descriptors(client: Client, topic: str, load: Load, from_seq: int = 0, tick:
     return _consumed(seen, start, load)
 
 
+def diff(client: Client, topic: str, load: Load, begin: int = 0, tick: Tick = no_tick) -> Figures:
+    """What a reader that was away asks for: up to 100 records behind its cursor, from anywhere in the topic."""
+    last = max(begin, client.state(topic).head_seq - DIFF_LIMIT)
+    cursors = [random.randint(begin, last).to_bytes(8, "little") for _ in range(DISTINCT)]
+    seen = 0
+
+    def fetch(cursor: bytes) -> None:
+        nonlocal seen
+        found = client.fetch(topic, int.from_bytes(cursor, "little"), limit=DIFF_LIMIT)
+        seen += touch(found.payloads())
+        tick(len(found))
+
+    figures = timed(fetch, cursors, load.seconds)
+    seconds = figures["records"] / figures["rate"]
+    return {**figures, **throughput(seen, seconds, load.size)}
+
+
 def _consumed(seen: int, start: int, load: Load) -> Figures:
     if load.records and seen < load.records:
         raise Internal(f"topicd delivered {seen} of {load.records} records")
     return throughput(seen, (clock_ns() - start) / 1e9, load.size)
 
 
-def push(client: Client, target: str | None, topic: str, load: Load, tick: Tick = no_tick) -> Figures:
-    """From publish here to the record in the hands of another process: one record every 2 ms, no queueing."""
+def push(client: Client, where: Where, topic: str, load: Load, tick: Tick = no_tick, *, at: str = "") -> Figures:
+    """From publish here to the record in the hands of another process: one record every 2 ms, no queueing. at: the
+    topic where it is awaited, if a router brings it there."""
     client.publish(topic, payloads(load.size, 1)[0])
-    with Worker(_subscribe, target, topic, load.records + WARM_UP) as worker:
+    if at:
+        _await_first(client, at)
+    with Worker(_subscribe, where, at or topic, load.records + WARM_UP) as worker:
         worker.wait_ready()
         for data in payloads(load.size, load.records + WARM_UP):
             client.publish(topic, stamped(data))
@@ -187,9 +210,16 @@ def push(client: Client, target: str | None, topic: str, load: Load, tick: Tick 
     return latency(samples[WARM_UP:])
 
 
-def _subscribe(link: Connection, target: str | None, topic: str, count: int) -> list[int]:
+def _await_first(client: Client, topic: str) -> None:
+    """What is on its way is not counted as the first that the subscriber gets."""
+    with client.watch(topic, "earliest") as events:
+        if events.poll(ARRIVES_S) is None:
+            raise Internal(f"no record came to {topic} within {ARRIVES_S:g} s")
+
+
+def _subscribe(link: Connection, where: Where, topic: str, count: int) -> list[int]:
     samples: list[int] = []
-    with connect(target) as client, client.watch(topic, "latest", on_gap="raise") as events:
+    with connect(**where._asdict()) as client, client.watch(topic, "latest", on_gap="raise") as events:
         link.send(READY)
         for event in events:
             if isinstance(event, Record):

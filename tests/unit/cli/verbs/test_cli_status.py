@@ -1,4 +1,4 @@
-"""status, shards, top, ping, metrics, bench: the daemon about itself."""
+"""status, shards, top, ping, metrics: the daemon about itself."""
 
 from __future__ import annotations
 
@@ -196,36 +196,6 @@ def test_labels_are_escaped() -> None:
     text = metrics.render(status(instance='a"\\\n', processes=[process("wal-00", 1), wal(1, 10, sync_histogram=[1])]))
     assert 'run="a\\"\\\\\\n"' in text
     assert "wal_sync_seconds" not in text  # buckets we do not know are left out
-
-
-# ---- bench ----
-
-
-def test_bench_measures_and_cleans_up(ctl: Ctl, server: FakeServer) -> None:
-    done = ctl("bench", "--only", "a,C,D", "--seconds", "0.02", "--size", "8", "--batch", "50", "--json")
-    found = json.loads(done.stdout)["results"]
-    assert [(result["test"], result["name"]) for result in found] == [
-        ("A", "single appends"),
-        ("C", "batches of 50"),
-        ("D", "reading"),
-        ("D", "history"),
-    ]
-    assert all(result["records_per_s"] > 0 for result in found)
-    assert found[0]["p99_us"] >= found[0]["p50_us"] > 0
-    assert server.topics == {}
-
-
-def test_bench_keeps_a_topic_that_was_named(ctl: Ctl, server: FakeServer) -> None:
-    args = ("--only", "C", "--seconds", "0.02", "--topic", "mine", "--durability", "memory")
-    assert ctl("bench", *args).exit_code == 0
-    assert "batches of 1,000" in ctl("bench", *args).stdout
-    assert server.topics["mine"].head >= 2000
-
-
-def test_bench_says_which_tests_there_are(ctl: Ctl, server: FakeServer) -> None:
-    done = ctl("bench", "--only", "A,X")
-    assert done.exit_code == 2
-    assert "tests are A, B, C, D, E, not X" in done.stderr
 
 
 def test_status_of_the_pressure(ctl: Ctl, server: FakeServer) -> None:

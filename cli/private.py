@@ -1,15 +1,19 @@
-"""A daemon of our own on a restored directory, that nobody else can reach: it brings logs and segments together, and is
-asked for what a restore or a drill wants to know. Promise: it goes by no settings but these, and is gone afterwards.
+"""A daemon of our own that nobody else can reach: on a restored directory it brings logs and segments together, and is
+asked for what a restore or a drill wants to know; on a new one it is measured. Promise: it goes by no settings but
+these, and is gone afterwards, also if we are killed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -18,7 +22,8 @@ from topicd.cli.exits import CliError, Exit
 from topicd.client.blocking.client import Client
 from topicd.errors import TopicdError
 
-_SETTINGS = {
+# The least that does the work of a restore.
+SMALL = {
     "wal_shards": "1",
     "delivery_shards": "1",
     "ring_bytes": "4MiB",
@@ -30,15 +35,49 @@ _STOP_S = 600.0
 TIMEOUT_S = 600.0
 
 
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _end_with_parent() -> None:
+    """SIGTERM: it leaves no shared memory behind."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 class PrivateDaemon:
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, settings: Mapping[str, str] = SMALL, within: Path | None = None) -> None:
+        """within: where its sockets lie; the name of a socket may not be long."""
         self._data = data
-        self._run = Path(tempfile.mkdtemp(prefix="topicd-private-"))
+        self._settings = settings
+        self._run = Path(tempfile.mkdtemp(prefix="topicd-private-", dir=within))
         self._log = self._run / "log"
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def target(self) -> str:
+        return str(self._run)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("it is not running")
+        return self._process
+
     def __enter__(self) -> Client:
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in _SETTINGS.items()]
+        return self.start()
+
+    def start(self) -> Client:
+        """Returns when it serves."""
+        process = self.launch()
+        try:
+            return self._connected(process)
+        except BaseException:
+            self._stop()
+            raise
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Returns at once. Again, if it was killed."""
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in self._settings.items()]
         where = [f"--data-dir={self._data}", f"--run-dir={self._run}", "--config=/dev/null", "--no-http"]
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("TOPICD_", "NOTIFY_"))}
         with self._log.open("wb") as log:
@@ -49,12 +88,9 @@ class PrivateDaemon:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 one system call
             )
-        try:
-            return self._connected(self._process)
-        except BaseException:
-            self._stop()
-            raise
+        return self._process
 
     def _connected(self, process: subprocess.Popen[bytes]) -> Client:
         """As long as it lives it may take its time: there may be much to recover."""

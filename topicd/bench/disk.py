@@ -8,10 +8,11 @@ from pathlib import Path
 
 from topicd.bench.stats import latency
 from topicd.bench.work import MIN_SAMPLES, clock_ns
+from topicd.limits import KIB, MIB
 
-KIB = 1024
-MIB = 1024 * KIB
 FILE_BYTES = 64 * MIB
+_PROBE_BYTES = MIB
+_PROBE_BLOCK = 4 * KIB
 
 # (file, bytes of a block, seconds) to figures.
 Limit = Callable[[Path, int, float], dict[str, float]]
@@ -38,11 +39,25 @@ def overwrite(path: Path, block: int, seconds: float) -> dict[str, float]:
         os.close(file)
 
 
-def prepare(path: Path) -> None:
-    if path.exists() and path.stat().st_size == FILE_BYTES:
+def sync_time(directory: Path, seconds: float) -> dict[str, float]:
+    """What 4 KiB and one fdatasync take over blocks that exist already: nothing durable can be acknowledged sooner."""
+    path = directory / f"topicd-sync-{os.getpid()}"
+    try:
+        prepare(path, _PROBE_BYTES)
+        file = os.open(path, os.O_RDWR)
+        try:
+            return _measure(file, _PROBE_BLOCK, seconds, limit=_PROBE_BYTES)
+        finally:
+            os.close(file)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def prepare(path: Path, size: int = FILE_BYTES) -> None:
+    if path.exists() and path.stat().st_size == size:
         return
     with path.open("wb") as file:
-        for _ in range(FILE_BYTES // MIB):
+        for _ in range(size // MIB):
             file.write(os.urandom(MIB))
         file.flush()
         os.fsync(file.fileno())
