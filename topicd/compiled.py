@@ -52,6 +52,7 @@ MODULES = (
     "topicd.shards.delivery.queues.takers",
     "topicd.shards.delivery.queues.tools",
     "topicd.shards.delivery.queues.uniques",
+    "topicd.shards.delivery.reading.fan_out",
     "topicd.shards.delivery.reading.filters",
     "topicd.shards.delivery.reading.live",
     "topicd.shards.delivery.reading.long_polls",

@@ -31,6 +31,7 @@ from topicd.shards.delivery.queues.redriving import Redriving
 from topicd.shards.delivery.queues.ticking import Ticking
 from topicd.shards.delivery.queues.tools import Tools
 from topicd.shards.delivery.reading.elsewhere import FramesElsewhere
+from topicd.shards.delivery.reading.fan_out import FanOut
 from topicd.shards.delivery.reading.holders import Holders
 from topicd.shards.delivery.reading.live import LiveRecords
 from topicd.shards.delivery.reading.patterns import PatternWatchers
@@ -139,7 +140,19 @@ class Parts:
             *(place, board, loop, agenda.ready, outlets, pressure, business),
             lambda: _call_supervisor(shard.channel),
         )
-        self.turn = Turn(place, shard.bell, loop, outlets, agenda, self.appender, retention, pulse, board, load)
+        self.turn = Turn(
+            place,
+            shard.bell,
+            loop,
+            outlets,
+            agenda,
+            self.appender,
+            retention,
+            pulse,
+            board,
+            load,
+            FanOut(reader, agenda),
+        )
         self._pump, self._polite = shop.pump, shop.pump.polite
         load.on_beat += [self.turn.look_at_pauses, self._look_at_shares, self._look_at_routers]
         # Storing.

@@ -19,6 +19,7 @@ from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.load import Load
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.pulse import Pulse
+from topicd.shards.delivery.reading.fan_out import SHARED, FanOut
 from topicd.shards.delivery.removing.retention import Retention
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.append import Appender
@@ -42,11 +43,13 @@ class Turn:
         pulse: Pulse,
         board: Board,
         load: Load,
+        fan_out: FanOut,
     ) -> None:
         self._bell = bell
         self._loop = loop
         self._board = board
         self._load = load
+        self._fan_out = fan_out
         self._ready = agenda.ready
         self._used_up = False  # the last turn left some for the next
         self._gathering: asyncio.TimerHandle | None = None
@@ -141,8 +144,10 @@ class Turn:
         if topic.policy.yields and self._board.pausing:
             self._tell_who_asked(topic)
             return
-        pulse = self._pulse
-        for follower in list(topic.followers):
+        pulse, followers = self._pulse, list(topic.followers)
+        if len(followers) >= SHARED:
+            followers = self._fan_out.push(topic, followers)
+        for follower in followers:
             follower.moved()
             pulse.show()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from topicd._native.interface import Commit, Core, Guard, KeepOrphans, Look, RunChains
+from topicd._native.interface import Commit, Core, Guard, KeepOrphans, Look, RunChains, SendEach
 
 
 def _choose() -> tuple[Core, str]:
@@ -41,5 +41,18 @@ commit: Commit | None = getattr(core, "commit", None)
 # What takes a loop away: only C sees it.
 guard: Guard | None = getattr(core, "guard", None)
 keep_orphans: KeepOrphans | None = getattr(core, "keep_orphans", None)
+# Many sends in one call; its twin is pure_fan.send_each, which is slower than asking each connection by itself.
+send_each: SendEach | None = getattr(core, "send_each", None)
 
-__all__ = ["Core", "commit", "core", "guard", "is_native", "keep_orphans", "look", "run_chains", "why_pure"]
+__all__ = [
+    "Core",
+    "commit",
+    "core",
+    "guard",
+    "is_native",
+    "keep_orphans",
+    "look",
+    "run_chains",
+    "send_each",
+    "why_pure",
+]

@@ -125,6 +125,11 @@ Guard: TypeAlias = "Callable[[Callable[[BaseException | None, bool], None]], obj
 # keep_orphans(): from now on processes below this one become its children when their own parent ends.
 KeepOrphans: TypeAlias = "Callable[[], None]"
 
+# send_each(descriptors of sockets (i32 each), data): data once to each of them, without waiting and without the
+# interpreter's lock; who did not take all of it, by its place in the list, and how many bytes it took. One that refuses
+# has taken none: whoever writes the rest will hear why.
+SendEach: TypeAlias = "Callable[[Buffer, Buffer], list[tuple[int, int]]]"
+
 
 class Core(Protocol):
     """Arguments are positional: the C functions take no keywords, so the twin must not be called with any."""

@@ -21,7 +21,7 @@ from topicd.shards.delivery.topic.follower import Follower
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.tokens import Rights
 
-_PUSH_BYTES = 256 * KIB
+PUSH_BYTES = 256 * KIB
 _PUSHES_PER_TURN = 8
 _PUSHES_IN_A_ROW = 2  # of one topic, while others of the subscription are behind, too
 _UNKNOWN = -1.0  # since when it lags
@@ -158,7 +158,7 @@ class TopicFeed(Follower):
     """One topic of a subscription: a cursor."""
 
     def __init__(self, subscription: Subscription, topic: Topic, from_seq: int, tombstone: Tombstone | None) -> None:
-        self._subscription = subscription
+        self.subscription = subscription
         self.topic = topic
         self.cursor = from_seq
         self._tombstone = tombstone
@@ -169,21 +169,29 @@ class TopicFeed(Follower):
     def paused(self) -> bool:
         if self._waiting:
             return True
-        return self.topic.policy.yields and not self.asked and self._subscription.pushing.is_paused(self.topic)
+        return self.topic.policy.yields and not self.asked and self.subscription.pushing.is_paused(self.topic)
+
+    @property
+    def shares(self) -> bool:
+        """Is there nothing to it but its cursor and its filter, and room at once? Then it gets what others get."""
+        sub = self.subscription
+        if self._waiting or self._lagged or self._tombstone is not None or sub.progress or sub.credit <= 0:
+            return False
+        return sub.outbox.free_socket >= 0
 
     @property
     def asked(self) -> bool:
-        return self._subscription.progress  # a router of another shard
+        return self.subscription.progress  # a router of another shard
 
     @property
     def behind(self) -> bool:
         end = self.topic.seqs.visible
-        if self._subscription.filter.committed:
+        if self.subscription.filter.committed:
             end = self.topic.commits.settled(end)
         return self.cursor < end or self._tombstone is not None
 
     def moved(self) -> None:
-        sub = self._subscription
+        sub = self.subscription
         if sub.blocked:
             self._note_lag(sub)
             return
@@ -193,17 +201,17 @@ class TopicFeed(Follower):
 
     def leave(self) -> None:
         self.topic.followers.discard(self)
-        self._subscription.pushing.lagging.pop(self, None)
+        self.subscription.pushing.lagging.pop(self, None)
 
     def gone(self) -> None:
-        sub, topic = self._subscription, self.topic
+        sub, topic = self.subscription, self.topic
         sub.pushing.lagging.pop(self, None)
         sub.feeds.pop(topic.id, None)
         sub.outbox.notice(sub.id, {"event": "topic_deleted", "topic": topic.name, "topic_id": topic.id})
 
     def pump(self, budget: int) -> int:
         """Push what is there, as far as credit, outbox and budget reach; the number of pushes."""
-        sub, pushes = self._subscription, 0
+        sub, pushes = self.subscription, 0
         while self.behind and pushes < budget and not sub.blocked and not self._waiting:
             answer = self._next()
             if answer is None:
@@ -225,11 +233,11 @@ class TopicFeed(Follower):
         return pushes
 
     def _next(self) -> ReadAnswer | None:
-        sub, reader = self._subscription, self._subscription.pushing.reader
+        sub, reader = self.subscription, self.subscription.pushing.reader
         try:
-            answer = reader.newest(self.topic, self.cursor, _PUSH_BYTES) if sub.filter == NO_FILTER else None
+            answer = reader.newest(self.topic, self.cursor, PUSH_BYTES) if sub.filter == NO_FILTER else None
             if answer is None:
-                answer = reader.fetch(self.topic, self.cursor, FETCH_RECORDS_MAX, _PUSH_BYTES, sub.filter)
+                answer = reader.fetch(self.topic, self.cursor, FETCH_RECORDS_MAX, PUSH_BYTES, sub.filter)
         except (StillComing, NotNow) as not_yet:
             self._waiting = True
             not_yet.then(self._go_on)
@@ -247,8 +255,8 @@ class TopicFeed(Follower):
     def _go_on(self) -> None:
         """What it waited for is there, or worth another try."""
         self._waiting = False
-        if self._subscription.feeds.get(self.topic.id) is self:
-            self._subscription.resume()
+        if self.subscription.feeds.get(self.topic.id) is self:
+            self.subscription.resume()
 
     def _note_lag(self, sub: Subscription) -> None:
         if not self._lagged:
@@ -258,6 +266,6 @@ class TopicFeed(Follower):
 
     def tell_lag(self) -> None:
         """Advice, behind whatever waits for this connection: nothing is lost, it reads on from the log."""
-        sub, topic = self._subscription, self.topic
+        sub, topic = self.subscription, self.topic
         facts = {"topic": topic.name, "topic_id": topic.id, "from_seq": self.cursor, "head_seq": topic.seqs.visible}
         sub.outbox.notice(sub.id, {"event": "lagged", **facts})

@@ -55,12 +55,24 @@ _ANSWER_FLAGS = FLAG_DEDUPED | FLAG_CONFLICT
 _NO_PERFORMANCE = PERFORMANCE.pack(0, 0, 0, 0, 0)
 
 
+def frames_head(
+    op: int, request_id: int, topic: Topic, answer: ReadAnswer, flags: int = 0, extra: bytes = b""
+) -> bytes:
+    """What goes before the frames of an answer or a push."""
+    visible, earliest = topic.seqs.visible, topic.floors.earliest
+    if answer.next_from >= (visible if answer.settled is None else answer.settled):
+        flags |= FLAG_CAUGHT_UP
+    fixed = FETCHED.pack(topic.id, answer.next_from, visible, earliest, answer.count, len(extra))
+    return header(op, flags, request_id, len(fixed) + len(extra) + answer.bytes) + fixed + extra
+
+
 class Outbox(Peer):
     def __init__(self, place: Place, agenda: Agenda, counters: Counters) -> None:
         self._place = place
         self._agenda = agenda
         self._counters = counters
         self._transport: asyncio.Transport | None = None
+        self._socket = -1  # its descriptor, where what is written goes out as it is
         self._out: list[Any] = []
         self._out_bytes = 0
         self.bytes_out = 0
@@ -83,6 +95,21 @@ class Outbox(Peer):
     @property
     def write_blocked(self) -> bool:
         return self._paused or self._transport is None or self._out_bytes > self._place.settings.outbox_bytes
+
+    @property
+    def free_socket(self) -> int:
+        """The descriptor of a socket with nothing before what is written next; -1: there is something, or it takes no
+        plain bytes."""
+        transport = self._transport
+        if transport is None or self._socket < 0 or self._out or self._paused or self._leaving:
+            return -1
+        if transport.is_closing() or transport.get_write_buffer_size():
+            return -1
+        return self._socket
+
+    def sent(self, size: int) -> None:
+        """So many bytes went to its free socket."""
+        self.bytes_out += size
 
     def close(self) -> None:
         if self._transport is not None:
@@ -262,10 +289,7 @@ class Outbox(Peer):
     def _write_frames(
         self, op: int, request_id: int, topic: Topic, answer: ReadAnswer, performance: dict[str, Any] | None
     ) -> None:
-        visible, earliest = topic.seqs.visible, topic.floors.earliest
-        end = visible if answer.settled is None else answer.settled
-        flags = 0 if answer.next_from < end else FLAG_CAUGHT_UP
-        extra = b""
+        flags, extra = 0, b""
         if answer.tombstone is not None or performance is not None:
             body: dict[str, Any] = {}
             if answer.tombstone is not None:
@@ -276,7 +300,6 @@ class Outbox(Peer):
                 flags |= FLAG_PERFORMANCE
                 body["performance"] = performance
             extra = msgpack.packb(body)
-        fixed = FETCHED.pack(topic.id, answer.next_from, visible, earliest, answer.count, len(extra))
-        self.write(header(op, flags, request_id, len(fixed) + len(extra) + answer.bytes) + fixed + extra)
+        self.write(frames_head(op, request_id, topic, answer, flags, extra))
         for part in answer.parts:
             self.write(part)

@@ -69,7 +69,10 @@ class Session(Connection):
         self._transport = transport  # type: ignore[assignment]
         self._transport.set_write_buffer_limits(high=self._place.settings.outbox_bytes)  # type: ignore[union-attr]
         self.waiting_since = self._place.clock.monotonic()
-        refusal = self._parts.connections.admit(self, transport.get_extra_info("socket"))
+        sock = transport.get_extra_info("socket")
+        if transport.get_extra_info("sslcontext") is None:
+            self._socket = sock.fileno()
+        refusal = self._parts.connections.admit(self, sock)
         if refusal is not None:
             self.refused(0, refusal)
             self.close()
