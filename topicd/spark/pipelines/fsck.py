@@ -6,8 +6,9 @@ Executors must see the directory under the same path and be allowed to read it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from topicd.cli.offline.segment_check import DAMAGE, Finding, SegmentReport, che
 from topicd.disk.fs import Fs, RealFs
 from topicd.shards.storage.segment.names import DATA, TAGS
 from topicd.spark.pipelines.report import Progress, Report, no_progress
-from topicd.spark.pipelines.session import LazySpark
+from topicd.spark.pipelines.session import LazySpark, run_here
 from topicd.words import counted
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
         return _planned(offline)
 
     def check(fs: Fs, jobs: list[SegmentJob], advance: Callable[[int], None]) -> list[SegmentReport]:
-        return spark.run("fsck", lambda session: check_in_tasks(session, jobs), progress) if jobs else []
+        if spark.is_needless(0, _stored(jobs)):
+            return run_here("fsck", jobs, check_one, progress)
+        return spark.run("fsck", lambda session: check_in_tasks(session, jobs), progress)
 
     with ExitStack() as stack:
         try:
@@ -54,6 +57,15 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
         checked = check_all(offline, check=check)
         settle_known(checked, offline)
         return _report(offline, checked, running=False)
+
+
+def _stored(jobs: list[SegmentJob]) -> int:
+    """Bytes in their directories, at least those that are to be read."""
+    sizes = 0
+    for directory in {job.directory for job in jobs}:
+        with suppress(FileNotFoundError), os.scandir(directory) as entries:
+            sizes += sum(entry.stat().st_size for entry in entries)
+    return sizes
 
 
 def check_in_tasks(session: SparkSession, jobs: list[SegmentJob]) -> list[SegmentReport]:

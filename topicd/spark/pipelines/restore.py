@@ -9,9 +9,10 @@ journal in the daemon notes what was acknowledged, for the day when a thousand o
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topicd.client.blocking.client import Client
 from topicd.client.blocking.numbered_writer import NumberedWriter, open_topic
@@ -34,11 +35,15 @@ from topicd.spark.pipelines.journal import JOURNAL, Journal, digest, producer_id
 from topicd.spark.pipelines.manifest import KIND, VERSION, Manifest
 from topicd.spark.pipelines.parts import check_part
 from topicd.spark.pipelines.report import Progress, Report, no_progress
-from topicd.spark.pipelines.session import LazySpark
+from topicd.spark.pipelines.session import LazySpark, run_here
 from topicd.spark.pipelines.store import MANIFEST, Store
 from topicd.words import counted
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 RETENTION = ("ttl_ms", "cap_records", "cap_bytes", "discard", "retain", "schema")
+PACKED = 4  # so many times its size a file may have inside
 COLUMNS = ("topic", "from", "files", "records", "stored", "already")
 
 
@@ -94,7 +99,7 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
     jobs = [Job(topic, _opened(client, options, topic, by_topic[topic]), by_topic[topic]) for topic in topics]
     done = [_finished(client, options, job) for job in jobs]
     todo = [job for job, finished in zip(jobs, done, strict=True) if not finished]
-    stored = spark.run("restore", lambda session: _restore(session, options, todo), progress) if todo else []
+    stored = _restore(spark, options, todo, progress) if todo else []
     for job in jobs:
         _limit(client, options, job)
     return _report(options, by_topic, {one.topic: one.stored for one in stored})
@@ -114,16 +119,23 @@ def _sources(spark: LazySpark, options: Options, progress: Progress) -> list[Sou
     if (options.into is None) == (options.columns.topic is None):
         raise InvalidRequest("say where the records go: --into TOPIC, or --topic-column COLUMN, one of them")
     files, columns = find_files(options.source, format), options.columns
+
+    def look(path: Path) -> Surveyed:
+        return survey(path, format, columns)
+
+    if spark.is_needless(0, _unpacked(files)):
+        return _foreign(options, format, run_here("survey", files, look, progress))
     looked = spark.run(
         "survey",
-        lambda session: (
-            session.sparkContext.parallelize(files, len(files))
-            .map(lambda path: survey(path, format, columns))
-            .collect()
-        ),
+        lambda session: session.sparkContext.parallelize(files, len(files)).map(look).collect(),
         progress,
     )
     return _foreign(options, format, looked)
+
+
+def _unpacked(files: Sequence[Path]) -> int:
+    """About how many bytes they have when they are read. One that is missing is named when its turn comes."""
+    return PACKED * sum(file.stat().st_size for file in files if file.exists())
 
 
 def _archived(options: Options) -> list[Source]:
@@ -219,16 +231,23 @@ def _finished(client: Client, options: Options, job: Job) -> bool:
 # ---- storing ----
 
 
-def _restore(session: object, options: Options, jobs: list[Job]) -> list[Stored]:
+def _restore(spark: LazySpark, options: Options, jobs: list[Job], progress: Progress) -> list[Stored]:
     where, journal = options.place, options.journal
 
     def store(job: Job) -> Stored:
         client = connection.client(where)
         return Stored(job.topic, [restore_source(client, journal, job, source) for source in job.sources])
 
-    context = session.sparkContext  # type: ignore[attr-defined]
-    found: list[Stored] = context.parallelize(jobs, len(jobs)).map(store).collect()
-    return found
+    sources = [source for job in jobs for source in job.sources]
+    size = _unpacked([file.path for source in sources for file in source.files])
+    if spark.is_needless(sum(source.records for source in sources), size):
+        return run_here("restore", jobs, store, progress)
+
+    def in_tasks(session: SparkSession) -> list[Stored]:
+        found: list[Stored] = session.sparkContext.parallelize(jobs, len(jobs)).map(store).collect()
+        return found
+
+    return spark.run("restore", in_tasks, progress)
 
 
 def restore_source(client: Client, journal_topic: str, job: Job, source: Source) -> int:
