@@ -49,6 +49,35 @@ def pytest(where: str) -> list[str]:
 
 
 MUTANTS = [
+    # ---- fan-out ----
+    Mutant(
+        "fan-out: what a full socket did not take is forgotten",
+        "shards/delivery/reading/fan_out.py",
+        "            outbox.write(memoryview(data)[sent:])\n",
+        "",
+        pytest("tests/unit/delivery/reading/test_delivery_fan_out.py"),
+    ),
+    Mutant(
+        "fan-out: a push overtakes what waits in an outbox",
+        "shards/delivery/sessions/outbox.py",
+        "self._socket < 0 or self._out or self._paused",
+        "self._socket < 0 or self._paused",
+        pytest("tests/unit/delivery/reading/test_delivery_fan_out.py"),
+    ),
+    Mutant(
+        "fan-out: a push overtakes what waits in a transport",
+        "shards/delivery/sessions/outbox.py",
+        "if transport.is_closing() or transport.get_write_buffer_size():",
+        "if transport.is_closing():",
+        pytest("tests/unit/delivery/reading/test_delivery_fan_out.py"),
+    ),
+    Mutant(
+        "fan-out: nobody's credit is used up",
+        "shards/delivery/reading/fan_out.py",
+        "                feed.subscription.credit -= answer.bytes\n",
+        "",
+        pytest("tests/unit/delivery/reading/test_delivery_fan_out.py"),
+    ),
     # ---- HTTP ----
     Mutant(
         "http2: a stream sends all it has before the next has its turn",

@@ -20,7 +20,7 @@ from topicd.spark.pipelines.session import LazySpark, SparkUnavailable
 
 class NoSpark(LazySpark):
     @property
-    def session(self) -> Any:
+    def context(self) -> Any:
         raise SparkUnavailable("nobody should have started it")
 
 

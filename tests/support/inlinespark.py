@@ -44,3 +44,6 @@ class InlineSpark:
 
     def run(self, label: str, job: Callable[[Any], Any], progress: object = None) -> Any:
         return job(self.session)
+
+    def run_tasks(self, label: str, job: Callable[[Any], Any], progress: object = None) -> Any:
+        return job(self.sparkContext)

@@ -41,7 +41,7 @@ commit: Commit | None = getattr(core, "commit", None)
 # What takes a loop away: only C sees it.
 guard: Guard | None = getattr(core, "guard", None)
 keep_orphans: KeepOrphans | None = getattr(core, "keep_orphans", None)
-# Many sends in one call; its twin is pure_fan.send_each, which is slower than asking each connection by itself.
+# Many sends in one call; without it each connection writes by itself.
 send_each: SendEach | None = getattr(core, "send_each", None)
 
 __all__ = [

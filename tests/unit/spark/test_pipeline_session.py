@@ -43,11 +43,12 @@ def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+MASTER = ', "--master", "local[1]"'  # or so little would be restored without Spark
 NO_DAEMON = "from topicd.spark.pipelines import place; place.client = lambda where: None"
 
 
 def test_missing_java_is_told_plainly(answering: Path, tmp_path: Path) -> None:
-    done = run_pipeline(RUN.format(before=NO_DAEMON, path=str(answering), more=""), PATH=str(tmp_path))
+    done = run_pipeline(RUN.format(before=NO_DAEMON, path=str(answering), more=MASTER), PATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("topicctl: Java is not installed. Spark needs Java 17 or newer; set JAVA_HOME")
     assert len(done.stderr.splitlines()) == 1
@@ -56,7 +57,7 @@ def test_missing_java_is_told_plainly(answering: Path, tmp_path: Path) -> None:
 
 def test_missing_pyspark_is_told_plainly(answering: Path) -> None:
     hidden = f"sys.modules['pyspark.sql'] = None; {NO_DAEMON}"
-    done = run_pipeline(RUN.format(before=hidden, path=str(answering), more=', "--json"'))
+    done = run_pipeline(RUN.format(before=hidden, path=str(answering), more=MASTER + ', "--json"'))
     assert (done.returncode, done.stdout) == (1, "")
     assert "pyspark is not installed" in done.stderr
     assert "pip install 'topicd[spark]'" in done.stderr

@@ -23,7 +23,7 @@ from topicd.spark.pipelines.verify import Compared, Tile, check_counts, tiles_to
 from topicd.words import counted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 TASK_MIN, TASK_MAX = 50_000, 1_000_000  # records of one task
 COLUMNS = ("topic", "added", "first_seq", "last_seq", "absent", "files", "total", "bytes", "deleted")
@@ -118,7 +118,7 @@ def _add(
         files = run_here("archive", cut(todo, 1), lambda one: stage(_client(options), store.staging, one), progress)
         staged = [file for some in files for file in some]
     else:
-        staged = spark.run("archive", lambda session: _stage(session, options, store, todo), progress)
+        staged = spark.run_tasks("archive", lambda context: _stage(context, options, store, todo), progress)
     changed, moves = [], []
     for one in todo:
         mine = [file for file in staged if file.topic == one.state.topic]
@@ -141,14 +141,14 @@ def _work(todo: list[Due]) -> tuple[int, int]:
     return sum(one.last - one.first + 1 for one in todo), sum(one.state.bytes for one in todo)
 
 
-def _stage(session: SparkSession, options: Options, store: Store, todo: list[Due]) -> list[Staged]:
+def _stage(context: SparkContext, options: Options, store: Store, todo: list[Due]) -> list[Staged]:
     where, staging = options.place, store.staging
-    stretches = cut(todo, session.sparkContext.defaultParallelism)
+    stretches = cut(todo, context.defaultParallelism)
 
     def write(stretch: Stretch) -> list[Staged]:
         return stage(connection.client(where), staging, stretch)
 
-    found: list[Staged] = session.sparkContext.parallelize(stretches, len(stretches)).flatMap(write).collect()
+    found: list[Staged] = context.parallelize(stretches, len(stretches)).flatMap(write).collect()
     return found
 
 
@@ -196,7 +196,9 @@ def _delete(
     if spark.is_needless(sum(state.count for state, _ in known), sum(state.bytes for state, _ in known)):
         compared = run_here("verify", tiles, lambda tile: verify_tile(_client(options), root, tile), progress)
     else:
-        compared = spark.run("verify", lambda session: _verify(session, options, tiles), progress) if tiles else []
+        compared = (
+            spark.run_tasks("verify", lambda context: _verify(context, options, tiles), progress) if tiles else []
+        )
     for state, archived in known:
         after = client.state(state.topic, touch=False)
         if after.topic_id != state.topic_id:
@@ -208,13 +210,13 @@ def _delete(
     }
 
 
-def _verify(session: SparkSession, options: Options, tiles: list[Tile]) -> list[Compared]:
+def _verify(context: SparkContext, options: Options, tiles: list[Tile]) -> list[Compared]:
     where, root = options.place, options.to.absolute()
 
     def check(tile: Tile) -> Compared:
         return verify_tile(connection.client(where), root, tile)
 
-    found: list[Compared] = session.sparkContext.parallelize(tiles, len(tiles)).map(check).collect()
+    found: list[Compared] = context.parallelize(tiles, len(tiles)).map(check).collect()
     return found
 
 

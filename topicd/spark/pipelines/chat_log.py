@@ -32,7 +32,7 @@ from topicd.spark.pipelines.session import LazySpark, run_here
 from topicd.spark.pipelines.store import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 TOPIC = f"{CHATS}00"
 TILE = 50_000  # entries of a live log for one task
@@ -185,15 +185,14 @@ def in_each(
     if spark.is_needless(log.entries, log.size):
         steps = [step for pieces in run_here(label, log.pieces, partial(_read_here, log), progress) for step in pieces]
         return [found(replay(steps))]
-    return spark.run(label, lambda session: _in_each(session, log, found, hands), progress)
+    return spark.run_tasks(label, lambda context: _in_each(context, log, found, hands), progress)
 
 
 def _read_here(log: Log, piece: Piece) -> list[Step]:
     return [step for _, step in _steps(log, piece)]
 
 
-def _in_each(session: SparkSession, log: Log, found: Callable[[View], T], hands: int | None) -> list[T]:
-    context: Any = session.sparkContext
+def _in_each(context: SparkContext, log: Log, found: Callable[[View], T], hands: int | None) -> list[T]:
     if not log.pieces:
         return [found(replay([]))]
     many = hands or max(context.defaultParallelism, -(-log.entries // PER_TASK))

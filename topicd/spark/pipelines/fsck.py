@@ -1,5 +1,6 @@
-"""`topicctl fsck` with the segments read by Spark. Promise: on a stopped daemon's directory it finds what `topicctl
-fsck` finds, because it is the same check; beside a running daemon it reads sealed segments only. Nothing is written.
+"""`topicctl fsck` with the segments read by Spark, few of them by this process. Promise: on a stopped daemon's
+directory it finds what `topicctl fsck` finds, because it is the same check; beside a running daemon it reads sealed
+segments only. Nothing is written.
 
 Executors must see the directory under the same path and be allowed to read it.
 """
@@ -25,7 +26,7 @@ from topicd.spark.pipelines.session import LazySpark, run_here
 from topicd.words import counted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 COLUMNS = ("severity", "path", "first_seq", "last_seq", "what")
 TASKS_PER_CORE = 4
@@ -47,7 +48,7 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
     def check(fs: Fs, jobs: list[SegmentJob], advance: Callable[[int], None]) -> list[SegmentReport]:
         if spark.is_needless(0, _stored(jobs)):
             return run_here("fsck", jobs, check_one, progress)
-        return spark.run("fsck", lambda session: check_in_tasks(session, jobs), progress)
+        return spark.run_tasks("fsck", lambda context: check_in_tasks(context, jobs), progress)
 
     with ExitStack() as stack:
         try:
@@ -68,9 +69,8 @@ def _stored(jobs: list[SegmentJob]) -> int:
     return sizes
 
 
-def check_in_tasks(session: SparkSession, jobs: list[SegmentJob]) -> list[SegmentReport]:
+def check_in_tasks(context: SparkContext, jobs: list[SegmentJob]) -> list[SegmentReport]:
     """In the order of the jobs."""
-    context = session.sparkContext
     slices = min(len(jobs), context.defaultParallelism * TASKS_PER_CORE)
     found: list[SegmentReport] = context.parallelize(jobs, slices).map(check_one).collect()
     return found

@@ -25,7 +25,7 @@ from topicd.spark.pipelines.session import LazySpark, run_here
 from topicd.words import counted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 COLUMNS = ("topic", "head_seq", "live", "deleted", "removed", "power_loss", "lost")
 TILE = 250_000  # seqs for one task
@@ -75,7 +75,7 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
     if spark.is_needless(sum(state.head_seq for state in before), sum(state.bytes for state in before)):
         seen = run_here("loss-audit", tiles, lambda tile: look(client, tile), progress)
     else:
-        seen = spark.run("loss-audit", lambda session: _look(session, options, tiles), progress) if tiles else []
+        seen = spark.run_tasks("loss-audit", lambda context: _look(context, options, tiles), progress) if tiles else []
     for state in before:
         mine = [one for one in seen if one.topic == state.topic]
         _account(report, state, client.state(state.topic, touch=False), mine)
@@ -95,12 +95,10 @@ def tiles_of(state: TopicState) -> list[Tile]:
     return [Tile(state.topic, state.topic_id, at, min(at + TILE, state.head_seq)) for at in starts]
 
 
-def _look(session: SparkSession, options: Options, tiles: list[Tile]) -> list[Seen]:
+def _look(context: SparkContext, options: Options, tiles: list[Tile]) -> list[Seen]:
     where = options.place
     found: list[Seen] = (
-        session.sparkContext.parallelize(tiles, len(tiles))
-        .map(lambda tile: look(connection.client(where), tile))
-        .collect()
+        context.parallelize(tiles, len(tiles)).map(lambda tile: look(connection.client(where), tile)).collect()
     )
     return found
 

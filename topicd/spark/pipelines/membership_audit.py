@@ -24,7 +24,7 @@ from topicd.spark.pipelines.session import LazySpark, run_here
 from topicd.words import counted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 COLUMNS = ("channel", "owner", "type", "members", "live", "verdict")
 LOOKS = 3  # at a channel whose file and daemon differ: somebody may be joining
@@ -70,12 +70,12 @@ def run(spark: LazySpark, options: Options, progress: Progress = no_progress) ->
     if spark.is_needless(len(directories), 0):
         found = run_here("membership-audit", directories, lambda one: look(client, Path(one)), progress)
     else:
-        found = spark.run("membership-audit", lambda session: _look(session, options, directories), progress)
+        found = spark.run_tasks("membership-audit", lambda context: _look(context, options, directories), progress)
     return told(report, found)
 
 
-def _look(session: SparkSession, options: Options, directories: list[str]) -> list[Found]:
-    where, context = options.place, session.sparkContext
+def _look(context: SparkContext, options: Options, directories: list[str]) -> list[Found]:
+    where = options.place
     slices = max(1, -(-len(directories) // CHANNELS_PER_TASK))
     found: list[Found] = (
         context.parallelize(directories, slices).map(lambda one: look(connection.client(where), Path(one))).collect()

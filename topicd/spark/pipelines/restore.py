@@ -40,7 +40,7 @@ from topicd.spark.pipelines.store import MANIFEST, Store
 from topicd.words import counted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 RETENTION = ("ttl_ms", "cap_records", "cap_bytes", "discard", "retain", "schema")
 PACKED = 4  # so many times its size a file may have inside
@@ -125,9 +125,9 @@ def _sources(spark: LazySpark, options: Options, progress: Progress) -> list[Sou
 
     if spark.is_needless(0, _unpacked(files)):
         return _foreign(options, format, run_here("survey", files, look, progress))
-    looked = spark.run(
+    looked = spark.run_tasks(
         "survey",
-        lambda session: session.sparkContext.parallelize(files, len(files)).map(look).collect(),
+        lambda context: context.parallelize(files, len(files)).map(look).collect(),
         progress,
     )
     return _foreign(options, format, looked)
@@ -243,11 +243,11 @@ def _restore(spark: LazySpark, options: Options, jobs: list[Job], progress: Prog
     if spark.is_needless(sum(source.records for source in sources), size):
         return run_here("restore", jobs, store, progress)
 
-    def in_tasks(session: SparkSession) -> list[Stored]:
-        found: list[Stored] = session.sparkContext.parallelize(jobs, len(jobs)).map(store).collect()
+    def in_tasks(context: SparkContext) -> list[Stored]:
+        found: list[Stored] = context.parallelize(jobs, len(jobs)).map(store).collect()
         return found
 
-    return spark.run("restore", in_tasks, progress)
+    return spark.run_tasks("restore", in_tasks, progress)
 
 
 def restore_source(client: Client, journal_topic: str, job: Job, source: Source) -> int:

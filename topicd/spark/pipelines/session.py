@@ -1,4 +1,5 @@
-"""Spark for a pipeline: started when it is first needed, stopped if it was started here. Promise: without Java or
+"""Spark for a pipeline: started when it is first needed, stopped if it was started here; of SQL, which takes as long to
+start as all the rest, nothing is loaded before a pipeline wants a session. Promise: without Java or
 pyspark, and when a job fails, the error is one of topicd's and says what is wrong, never a traceback.
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Item = TypeVar("Item")
+Given = TypeVar("Given")  # a session or a context
 
 # What this process does sooner than Spark starts, on any machine.
 SMALL_RECORDS = 200_000
@@ -70,32 +72,50 @@ class LazySpark:
     def __init__(self, master: str | None = None, session: SparkSession | None = None) -> None:
         self._master = master
         self._session = session
+        self._context = session.sparkContext if session is not None else None
         self._ours = False
 
     @property
+    def context(self) -> SparkContext:
+        """For tasks that are plain functions."""
+        if self._context is None:
+            self._context = self._start()
+        return self._context
+
+    @property
     def session(self) -> SparkSession:
+        """For DataFrames."""
         if self._session is None:
-            self._session = self._start()
+            self._session = self._with_sql(self.context)
         return self._session
 
-    def _start(self) -> SparkSession:
+    def _start(self) -> SparkContext:
         try:
             from pyspark.sql import SparkSession
         except ImportError as exc:
             raise SparkUnavailable(f"pyspark is not installed ({exc}); pip install 'topicd[spark]'") from None
         active = SparkSession.getActiveSession()
         if active is not None:
-            return active
+            self._session = active
+            return active.sparkContext
         check_java(os.environ)
         os.environ.setdefault("PYSPARK_PYTHON", python_for_spark())
         try:
-            made = SparkSession(_context(self._master))
+            made = _context(self._master)
         except Exception as exc:
             raise SparkUnavailable(f"Spark does not start: {first_line(exc)}. {JAVA_RULE}") from None
         self._ours = True
+        return made
+
+    def _with_sql(self, context: SparkContext) -> SparkSession:
+        if self._session is not None:
+            return self._session
+        from pyspark.sql import SparkSession
+
+        made = SparkSession(context)
         if made.conf.get(SHUFFLE) == SHUFFLE_DEFAULT:
             # On one machine most of 200 tasks have nothing to do and each costs its start.
-            made.conf.set(SHUFFLE, str(max(2, made.sparkContext.defaultParallelism)))
+            made.conf.set(SHUFFLE, str(max(2, context.defaultParallelism)))
         return made
 
     def is_needless(self, records: int, size: int) -> bool:
@@ -104,18 +124,24 @@ class LazySpark:
         return not asked and records <= SMALL_RECORDS and size <= SMALL_BYTES and not self._runs()
 
     def _runs(self) -> bool:
-        if self._session is None and "pyspark.sql" in sys.modules:
+        if self._context is None and "pyspark.sql" in sys.modules:
             from pyspark.sql import SparkSession
 
             return SparkSession.getActiveSession() is not None
-        return self._session is not None
+        return self._context is not None
 
     def run(self, label: str, job: Callable[[SparkSession], T], progress: Progress = no_progress) -> T:
         """The job's result; its failure as an error of ours."""
-        session = self.session
+        return self._run(label, self.session, job, progress)
+
+    def run_tasks(self, label: str, job: Callable[[SparkContext], T], progress: Progress = no_progress) -> T:
+        """The same for a job that needs no SQL."""
+        return self._run(label, self.context, job, progress)
+
+    def _run(self, label: str, given: Given, job: Callable[[Given], T], progress: Progress) -> T:
         try:
-            with _Watched(session, label, progress):
-                return job(session)
+            with _Watched(self.context, label, progress):
+                return job(given)
         except TopicdError:
             raise
         except Exception as exc:
@@ -124,7 +150,9 @@ class LazySpark:
     def close(self) -> None:
         if self._ours and self._session is not None:
             self._session.stop()
-        self._session, self._ours = None, False
+        elif self._ours and self._context is not None:
+            self._context.stop()
+        self._session, self._context, self._ours = None, None, False
 
     def __enter__(self) -> LazySpark:
         return self
@@ -152,8 +180,8 @@ def _context(master: str | None) -> SparkContext:
 class _Watched:
     """Tells how many tasks of the running stages are done, as long as the block lasts."""
 
-    def __init__(self, session: SparkSession, label: str, progress: Progress) -> None:
-        self._session = session
+    def __init__(self, context: SparkContext, label: str, progress: Progress) -> None:
+        self._context = context
         self._label = label
         self._progress = progress
         self._over = threading.Event()
@@ -170,7 +198,7 @@ class _Watched:
             self._thread.join()
 
     def _watch(self) -> None:
-        tracker: Any = self._session.sparkContext.statusTracker()
+        tracker: Any = self._context.statusTracker()
         while not self._over.wait(_POLL_S):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             known = [stage for stage in stages if stage is not None]

@@ -108,7 +108,7 @@ def test_what_a_cap_took_is_told_by_a_tombstone(desk: Desk, line: Line) -> None:
 def test_a_long_catch_up_leaves_the_loop_to_others(
     desk: Desk, line: Line, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscriptions, "_PUSH_BYTES", 100)
+    monkeypatch.setattr(subscriptions, "PUSH_BYTES", 100)
     for _ in range(30):
         desk.write(topic, [bytes(90)])
     soon: list[Callable[[], None]] = []
@@ -175,7 +175,7 @@ def test_topics_of_one_subscription_take_turns(
     desk: Desk, line: Line, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long catch-up of one does not keep the other waiting until it is over."""
-    monkeypatch.setattr(subscriptions, "_PUSH_BYTES", 100)
+    monkeypatch.setattr(subscriptions, "PUSH_BYTES", 100)
     other = desk.topic("other", durability="memory")
     for _ in range(40):
         desk.write(topic, [bytes(90)])
