@@ -79,7 +79,7 @@ class FanOut:
         assert send_each is not None
         outboxes = [feed.subscription.outbox for feed in feeds]
         size = len(data)
-        missed = send_each(array("i", [outbox.free_socket for outbox in outboxes]), data)
+        missed = send_each(array("i", [outbox.free_socket for outbox in outboxes]).tobytes(), data)
         for outbox in outboxes:
             outbox.sent(size)
         for index, sent in missed:

@@ -26,7 +26,7 @@ def pairs() -> Iterator[list[Pair]]:
 
 def send(fds: list[int], data: bytes) -> list[tuple[int, int]]:
     assert _native.send_each is not None
-    return _native.send_each(array("i", fds), data)
+    return _native.send_each(array("i", fds).tobytes(), data)
 
 
 def test_all_get_the_same_bytes(pairs: list[Pair]) -> None:
