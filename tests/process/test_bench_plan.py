@@ -18,7 +18,9 @@ from topicd.bench.plan import TESTS
 from topicd.cli.exits import Exit
 from topicd.cli.offline import token_file
 
-SMALLEST = ("--seconds", "0.05", "--watchers", "1,3", "--records", "1000")
+SHORT = ("--seconds", "0.05")
+FEW = ("--watchers", "1,3")
+LITTLE = ("--records", "1000")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def _topics(daemon: Daemon) -> list[str]:
 
 
 def test_every_line_of_the_plan_has_a_figure(daemon: Daemon, tmp_path: Path) -> None:
-    found = json.loads(run_ctl(daemon, "bench", *SMALLEST, "--dir", str(tmp_path), "--json").stdout)
+    found = json.loads(run_ctl(daemon, "bench", *SHORT, *FEW, *LITTLE, "--dir", str(tmp_path), "--json").stdout)
     assert found["failed"] == []
     assert [test for test in TESTS if not any(line["test"] == test for line in found["results"])] == []
     for line in found["results"]:
@@ -54,7 +56,7 @@ def test_every_line_of_the_plan_has_a_figure(daemon: Daemon, tmp_path: Path) -> 
 
 
 def test_recovery_needs_no_daemon(daemon: Daemon) -> None:
-    done = run_ctl(daemon, "bench", "--only", "recovery", *SMALLEST, "--socket", "/nonexistent")
+    done = run_ctl(daemon, "bench", "--only", "recovery", *SHORT, *LITTLE, "--socket", "/nonexistent")
     assert "from the log alone" in done.stdout
 
 
@@ -101,7 +103,7 @@ def _from_afar(daemon: Daemon, where: str, *args: str) -> subprocess.CompletedPr
 @pytest.mark.parametrize("who", ["reader", "writer"])
 def test_a_missing_right_is_said_and_nothing_is_left(guarded: tuple[Daemon, dict[str, str]], who: str) -> None:
     daemon, tokens = guarded
-    done = _from_afar(daemon, tokens[who], *SMALLEST, "--only", "A,router")
+    done = _from_afar(daemon, tokens[who], *SHORT, "--only", "A,router")
     assert done.returncode == Exit.REFUSED, done.stderr
     assert "has no delete right" in done.stderr and "writes, reads and deletes them" in done.stderr
     assert "left behind" not in done.stderr and "Traceback" not in done.stderr
@@ -111,7 +113,7 @@ def test_a_missing_right_is_said_and_nothing_is_left(guarded: tuple[Daemon, dict
 
 def test_every_client_of_a_run_shows_the_token(guarded: tuple[Daemon, dict[str, str]]) -> None:
     daemon, tokens = guarded
-    done = _from_afar(daemon, tokens["boss"], *SMALLEST, "--only", "A,B,C,D,E,fanout,router,eviction", "--json")
+    done = _from_afar(daemon, tokens["boss"], *SHORT, *FEW, "--only", "A,B,C,D,E,fanout,router,eviction", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["failed"] == []
     assert _topics(daemon) == []
