@@ -82,7 +82,7 @@ MUTANTS = [
     (
         "chat: an id that is known is stored again",
         "shards/chat/messages.py",
-        "    if changes.get(SEEN_MSG, message.msg_id) is not None:\n"
+        "    if changes.seen(message.msg_id):\n"
         '        return Stored(message.msg_id, 0, "")\n'
         "    meta =",
         "    meta =",
