@@ -150,6 +150,21 @@ def test_F06_with_fsync_a_failure_anywhere_loses_nothing(story: Story) -> None:
             story.check(used, False)
 
 
+def test_F06_what_was_received_although_its_sync_had_failed_survives_the_power(story: Story) -> None:
+    """The system shows bytes that it will never store: they are written once more before a receiver sees them."""
+    disk = story.disk.image(0)
+    failing = FaultFs(disk, only=lambda name, path: name == "sync_data" and path.name.startswith("segment."))
+    with suppress(TopicdError, OSError), story.open(failing) as channel:
+        failing.fail_at = failing.count + 1
+        channel.sender().send(message(60))
+    assert failing.failures == 1
+    with story.open(disk) as channel:
+        found = channel.receiver("r").recv_many(1_000, 0)
+    assert found == [message(number) for number in range(20, 61)]
+    with story.open(disk.image(0)) as channel:
+        assert channel.receiver("r").recv_many(1_000, 0) == found
+
+
 KEPT = STYLES.index("kept")
 
 

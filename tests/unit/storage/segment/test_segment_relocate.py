@@ -80,9 +80,11 @@ def test_a_move_crashes_anywhere(source: Lies, target: Lies) -> None:
 
     def check(left: FakeDisk, done: bool) -> None:
         before = left.image(0)
-        check_records(MonitorFs(left), topic)
+        # What the first look says is what it leaves.
         after = info_of(left, topic)
         assert after.lies in (source, target) and after.lies is resolve(topic.dir, 13).lies(left)
+        check_records(MonitorFs(left), topic)
+        after = info_of(left, topic)
         assert not done or after.lies is target
         # Once more, from where the crash left it: there, and nowhere else.
         bring(left, topic, target, cold)
