@@ -82,9 +82,7 @@ MUTANTS = [
     (
         "chat: an id that is known is stored again",
         "shards/chat/messages.py",
-        "    if changes.seen(message.msg_id):\n"
-        '        return Stored(message.msg_id, 0, "")\n'
-        "    meta =",
+        '    if changes.seen(message.msg_id):\n        return Stored(message.msg_id, 0, "")\n    meta =',
         "    meta =",
         "test_chat_store.py",
     ),
