@@ -12,6 +12,7 @@ from topicd.shards.chat.changes import Changes
 from topicd.shards.chat.operations import Mark
 from topicd.shards.chat.rows import InboxEntry
 from topicd.shards.chat.store import USER_INBOX, USER_READ_PROGRESS, Store
+from topicd.words import counted
 
 PAGE_MAX = 1_000
 
@@ -58,7 +59,7 @@ def mark(changes: Changes, op: Mark) -> int:
     if not meta.has(op.user):
         raise Forbidden("the user is not a member of this chat")
     if op.seq > meta.last_seq:
-        raise Conflict(f"the chat has {meta.last_seq} messages, not {op.seq}", last_seq=meta.last_seq)
+        raise Conflict(f"the chat has {counted(meta.last_seq, 'message')}, not {op.seq}", last_seq=meta.last_seq)
     now = progress(changes, op.user, op.chat)
     if op.seq > now:
         changes.put(USER_READ_PROGRESS, keys.progress_key(op.user, op.chat), keys.u32(op.seq))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from topicd.channel import ChannelState
 from topicd.errors import ChannelFull, Conflict, Forbidden, NotMember, NotOwner, PayloadTooLarge
 from topicd.shards.delivery.channels.members import is_member
+from topicd.words import counted
 
 
 def check_member(state: ChannelState, user: str) -> None:
@@ -26,7 +27,8 @@ def may_join(state: ChannelState, user: str) -> None:
     _check_list(state, "join", state.acl.join, user)
     if len(state.members) >= state.config.max_clients:
         raise ChannelFull(
-            f"channel {state.handler!r} has {len(state.members)} members, max_clients is {state.config.max_clients}",
+            f"channel {state.handler!r} has {counted(len(state.members), 'member')}, "
+            f"max_clients is {state.config.max_clients}",
             channel=state.handler,
             max_clients=state.config.max_clients,
         )

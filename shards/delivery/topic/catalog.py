@@ -22,6 +22,7 @@ from topicd.shards.delivery.topic.seqs import FIRST_BLOCK
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
 from topicd.shards.delivery.writing.log import Log
+from topicd.words import counted
 
 Done = Callable[[Topic | None, TopicdError | None], None]
 Told = Callable[[Topic], None]
@@ -181,7 +182,7 @@ class Catalog:
         limit = self._place.settings.max_topics
         if limit and not self._place.tally.take_topic(len(self.by_name) + len(self._creating), limit):
             raise Throttled(
-                f"there are {limit} topics, and no more may be created (max_topics)",
+                f"no more than {counted(limit, 'topic')} may be created (max_topics)",
                 limit="max_topics",
                 max=limit,
                 retry_after_ms=1_000,
@@ -263,7 +264,7 @@ class Catalog:
     def check_deletable(self, topic: Topic, *, if_empty: bool) -> None:
         count = topic.contents.count
         if if_empty and (count or topic.flight.count):
-            raise Conflict(f"topic {topic.name!r} holds {count} records", count=count)
+            raise Conflict(f"topic {topic.name!r} holds {counted(count, 'record')}", count=count)
 
     def delete(self, topic: Topic, *, if_empty: bool, done: Done) -> None:
         self.check_deletable(topic, if_empty=if_empty)

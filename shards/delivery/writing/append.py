@@ -42,6 +42,7 @@ from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.reservation import reserve_seqs
 from topicd.shards.delivery.writing.schema import is_checked, judged
 from topicd.shards.delivery.writing.schema import refusal as schema_refusal
+from topicd.words import counted
 
 _ANSWER_FLAGS = FLAG_DEDUPED | FLAG_CONFLICT
 _RUN_MESSAGE = HEADER.size + APPEND.size + FRAME_OVERHEAD  # the least that an append of one record can be
@@ -329,7 +330,7 @@ class Appender:
             packed = core.stamp_frames(frames, start, end, topic.id, first, entry.ts, entry.need >= Need.SYNCED, copied)
             found = len(packed) // 4
             if found != count:
-                raise ValueError("invalid_request", f"the write says {count} records and holds {found}")
+                raise ValueError("invalid_request", f"the write says {counted(count, 'record')} and holds {found}")
             text = topic.policy.schema if checked else None
             bad = None if text is None else schema_refusal(topic.name, text, core.payloads(frames, start, end))
         except ValueError as exc:

@@ -18,6 +18,7 @@ from topicd.shards.delivery.reading.filters import NO_FILTER
 from topicd.shards.delivery.reading.reading import Reader
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.topic.catalog import Catalog
+from topicd.words import counted
 
 
 class CopyRange(NamedTuple):
@@ -67,7 +68,7 @@ class RangeFinder:
         ranges = ranges_of(body)
         found = sum(wanted.count for wanted in ranges)
         if found != count:
-            raise InvalidRequest(f"the write says {count} records and its ranges hold {found}")
+            raise InvalidRequest(f"the write says {counted(count, 'record')} and its ranges hold {found}")
         pieces: list[list[Buffer]] = []
         room = MAX_COPY_BYTES
         for wanted in ranges:
