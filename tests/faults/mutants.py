@@ -162,11 +162,4 @@ MUTANTS = [
         "            if kind is Kind.DECIDED:\n",
         "tests/process/test_staging.py",
     ),
-    (
-        "commits: an abandoned one is published all the same",
-        "topicd/client/staging/stages.py",
-        "        return [decision for decision in pending if decision.abandoned is None]\n",
-        "        return pending\n",
-        "tests/process/test_commits.py",
-    ),
 ]
