@@ -3,12 +3,15 @@ writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from topicd import values
 from topicd.errors import InvalidRequest
 from topicd.values import NO_LIMIT
+
+_NEAR = 0.8  # so alike are a word and its misspellings
 
 
 class Given:
@@ -19,6 +22,15 @@ class Given:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
+
+    def check_names(self, known: Iterable[str]) -> None:
+        """A misspelt option would be one without effect. Spark hands over some of its own, too: they are like none of
+        ours."""
+        spelled = {name.lower(): name for name in known}
+        for name in self._values:
+            near = () if name in spelled else difflib.get_close_matches(name, spelled, 1, _NEAR)
+            if near:
+                raise InvalidRequest(f"option {name} is unknown; did you mean {spelled[near[0]]}?")
 
     def text(self, *names: str) -> str | None:
         """None when it is absent; empty counts as absent."""

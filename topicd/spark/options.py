@@ -1,5 +1,5 @@
-"""What a user says with `.option(...)`. Promise: names in any case, every value checked before anything is connected,
-unknown names passed over (Spark adds its own)."""
+"""What a user says with `.option(...)`. Promise: names in any case, misspelt ones refused, every value checked before
+anything is connected."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ from topicd.spark.formats.codec import AVRO, PROTOBUF, Codec
 from topicd.spark.formats.loading import load
 from topicd.spark.given import Given
 from topicd.spark.loss import Policy
+
+CONNECTION_NAMES = ("socket", "host", "port", "tls", "token", "caFile", "timeout")
+_READ_NAMES = (
+    *("topic", "topics", "subscribe", "topicPattern", "subscribePattern"),
+    *("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp"),
+    *("tag", "tagPrefix", "node", "excludeNode"),
+    *("valueFormat", "schema", "schemaFile", "messageName", "includeMeta", "includeHeaders"),
+    *("committed", "failOnDataLoss", loss.OPTION),
+    *("minPartitions", "maxRecordsPerPartition", "consumer", "idleWait"),
+    *(
+        "maxRecordsPerTrigger",
+        "maxOffsetsPerTrigger",
+        "minRecordsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+    ),
+)
 
 TIMEOUT_S = 60.0  # restarts of the daemon are waited out that long
 
@@ -99,6 +116,7 @@ class ReadOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
         given = Given(options)
+        given.check_names((*_READ_NAMES, *CONNECTION_NAMES))
         topics, pattern = _subjects(given)
         starting, ending = parse_bound(given, "starting", EARLIEST), parse_bound(given, "ending", LATEST)
         check_bounds(starting, ending, topics, pattern)

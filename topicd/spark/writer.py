@@ -23,13 +23,14 @@ from topicd.clock import SystemClock
 from topicd.errors import InvalidRequest, TopicdError
 from topicd.spark import connection
 from topicd.spark.given import Given
-from topicd.spark.options import ConnectionOptions
+from topicd.spark.options import CONNECTION_NAMES, ConnectionOptions
 from topicd.spark.rows import check_columns, lay_out
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
+_WRITE_NAMES = ("topic", "stageTtl")
 _SWEEP_EVERY = 100  # micro-batches
 _BATCH_ID = "streaming.sql.batchId"
 _QUERY_ID = "sql.streaming.queryId"
@@ -44,6 +45,7 @@ class WriteOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
         given = Given(options)
+        given.check_names((*_WRITE_NAMES, *CONNECTION_NAMES))
         topic = given.text("topic")
         if topic is not None:
             check_destination(topic)

@@ -10,15 +10,36 @@ import pytest
 from topicd.errors import InvalidRequest
 from topicd.spark.options import ConnectionOptions, ReadOptions
 from topicd.spark.schema import default_schema
+from topicd.spark.writer import WriteOptions
 
 
 def parsed(**options: str) -> ReadOptions:
     return ReadOptions.parse({"topic": "orders", **options})
 
 
-def test_names_count_in_any_case_and_unknown_ones_are_passed_over() -> None:
+def test_names_count_in_any_case_and_those_of_spark_are_passed_over() -> None:
     found = ReadOptions.parse({"TOPIC": "orders", "MinPartitions": "3", "path": "/x", "serialization.format": "1"})
     assert (found.topics, found.min_partitions) == (("orders",), 3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("startingOfests", "startingOffsets"),
+        ("topicPatern", "topicPattern"),
+        ("commited", "committed"),
+        ("sockt", "socket"),
+    ],
+)
+def test_a_misspelt_name_is_refused_with_what_was_meant(wrong: str, meant: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"(?i)option {wrong} is unknown; did you mean {meant}\?"):
+        ReadOptions.parse({"topic": "orders", wrong: "1"})
+
+
+def test_a_misspelt_name_is_refused_when_writing_too() -> None:
+    with pytest.raises(InvalidRequest, match=r"did you mean stageTtl\?"):
+        WriteOptions.parse({"topic": "orders", "stageTll": "60"})
+    WriteOptions.parse({"topic": "orders", "checkpointLocation": "x", "queryName": "q", "path": "p"})
 
 
 def test_kafka_names_are_aliases() -> None:
