@@ -23,7 +23,9 @@ def test_what_was_packed_comes_out(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [gzip.compress(NOISE)[:-5], gzip.compress(b"{}")[:9], b"", b"none", gzip.compress(b"{}") + b"x"]
+    "body",
+    [gzip.compress(NOISE)[:-5], gzip.compress(b"{}")[:9], b"", b"none", gzip.compress(b"{}") + b"x"],
+    ids=["cut off", "cut off in its head", "empty", "none", "something behind it"],
 )
 def test_what_is_cut_off_or_none_is_refused(body: bytes) -> None:
     with pytest.raises(Refusal) as refused:
