@@ -403,7 +403,7 @@ def _check_room(wanted: Wanted, data: Path) -> None:
     free = shutil.disk_usage(data).free
     if needed > free:
         raise click.UsageError(
-            f"{wanted.records:,} records need up to {size(needed)} at {data.parent}, {size(free)} are free: "
+            f"--records {wanted.records} takes up to {size(needed)} at {data.parent}, {size(free)} are free: "
             "give fewer --records, or another --dir"
         )
 
