@@ -74,7 +74,7 @@ def measured(root: Path, topics: int, pages: int, seconds: float) -> dict[str, f
     where = [f"--data-dir={root / 'data'}", f"--run-dir={run}", "--http", "--http-listen=127.0.0.1:0"]
     server = start_server([sys.executable, "-m", "topicd", *where], root / "log")
     try:
-        with topicd.connect(run / "topicd.sock", timeout=60) as client:
+        with topicd.connect(run / "topicd.sock", timeout=60, wait=30) as client:
             for number in range(topics):
                 client.publish(f"bench.{number:06d}", b"x")
         port = int((run / "http.port").read_text())
