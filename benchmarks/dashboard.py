@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 import topicd
-from benchmarks.procs import kill9, start_server, tree
+from benchmarks.procs import start_server, stop, tree
 
 _REFRESH_S = 5.0
 
@@ -97,7 +97,7 @@ def measured(root: Path, topics: int, pages: int, seconds: float) -> dict[str, f
             found[f"{view}_rise"] = found[f"{view}_percent"] - (before + alone) / 2
         return found
     finally:
-        kill9(server)
+        stop(server)
 
 
 def main() -> None:
