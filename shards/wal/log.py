@@ -76,7 +76,7 @@ class WalLog:
             self._spares.overtake(active, offset + need)
         header = walfile.group_header(length, self.lsn, self.synced_lsn, self.run, self.seed)
         active.file.pwrite([header, *parts], offset)
-        self.was_written(self.lsn + need)
+        self.lsn += need
 
     def native_room(self) -> tuple[int, int]:
         """(descriptor of the file in use, offset up to which groups may be written through it with nothing else to be
@@ -87,10 +87,6 @@ class WalLog:
             return -1, 0
         limit = min(active.filled_to, active.size)
         return fd, limit if self._spares.any_ready else min(limit, _nearly_full(active))
-
-    def was_written(self, lsn: int) -> None:
-        """Everything below is in the file."""
-        self.lsn = lsn
 
     def sync(self) -> None:
         try:

@@ -131,7 +131,7 @@ class NativeTurns:
     def _take_back(self) -> None:
         committer, wal, words = self._committer, self._log, self._words
         if words[25]:
-            wal.was_written(words[4])
+            wal.lsn = words[4]
         wal.synced_lsn = words[5]
         committer.state.number = words[12]
         for number, inlet in enumerate(committer.inlets):
