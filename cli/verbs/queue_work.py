@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topicd.cli.app import App, pass_app, verb
-from topicd.cli.exits import CliError, Exit
+from topicd.cli.exits import CliError, Exit, exit_of
 from topicd.cli.options import SPAN
 from topicd.cli.show.human import duration, printable_text
 from topicd.cli.topic_names import complete_topics
 from topicd.cli.verbs.queue import known_queue
+from topicd.errors import TopicdError
 from topicd.limits import CLAIM_MAX
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from topicd.client.blocking.job import Job
@@ -79,6 +81,7 @@ def work(
 def _serve(app: App, stream: Work, command: list[str], most: int, limit: int | None) -> None:
     left = limit
     broken = threading.Event()
+    untold: list[TopicdError] = []
     with ThreadPoolExecutor(most) as crew:
         while left != 0:
             try:
@@ -86,12 +89,15 @@ def _serve(app: App, stream: Work, command: list[str], most: int, limit: int | N
             except StopIteration:
                 break
             left = None if left is None else left - 1
-            crew.submit(_one, app, job, command, stream, broken)
+            crew.submit(_one, app, job, command, stream, broken, untold)
         stream.stop()
         with suppress(StopIteration):
             next(stream)  # Gives back what was not begun.
     if broken.is_set():
         raise CliError(f"{command[0]}: the command cannot be run", Exit.FAILED)
+    if untold:
+        text = f"{counted(len(untold), 'job')} ended and could not be reported: {untold[-1].message}"
+        raise CliError(text, exit_of(untold[-1]), code=untold[-1].code)
 
 
 @contextmanager
@@ -109,27 +115,46 @@ def _stopping(stream: Work) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _one(app: App, job: Job, command: list[str], stream: Work, broken: threading.Event) -> None:
+def _one(
+    app: App, job: Job, command: list[str], stream: Work, broken: threading.Event, untold: list[TopicdError]
+) -> None:
     began = time.monotonic()
     code, reason = run_command(command, job)
-    if code == 0:
-        outcome, ours = "done", job.done()
-    elif code == EX_TEMPFAIL:
-        outcome, ours = "released", job.release(delay_ms=RELEASED_MS, reason=reason)
-    elif code == _CANNOT_RUN and reason.startswith("cannot run"):
-        # Not the job's fault, and the next one would fare no better.
-        outcome, ours = "released", job.release(reason=reason)
-        broken.set()
-        stream.stop()
-    else:
-        outcome, ours = "failed", job.fail(reason)
-    took = time.monotonic() - began
+    outcome, fate = "done" if code == 0 else "failed", ""
+    try:
+        if code == 0:
+            ours = job.done()
+        elif code == EX_TEMPFAIL:
+            outcome, ours = "released", job.release(delay_ms=RELEASED_MS, reason=reason)
+        elif code == _CANNOT_RUN and reason.startswith("cannot run"):
+            # Not the job's fault, and the next one would fare no better.
+            broken.set()
+            stream.stop()
+            outcome, ours = "released", job.release(reason=reason)
+        else:
+            ours = job.fail(reason)
+        fate = "" if ours else "lost"
+    except TopicdError as exc:
+        untold.append(exc)
+        fate = "unreported"
+    _say(app, job, outcome, fate, code, reason, time.monotonic() - began)
+
+
+_FATES = {
+    "lost": "the lease was lost: somebody else has the job",
+    "unreported": "that could not be reported: it will be delivered again",
+}
+
+
+def _say(app: App, job: Job, outcome: str, fate: str, code: int, reason: str, took: float) -> None:
+    """fate: why the outcome does not count; empty: it does."""
     if app.json:
-        said = {"seq": job.seq, "outcome": outcome if ours else "lost", "exit_code": code, "reason": reason}
+        said = {"seq": job.seq, "outcome": fate or outcome, "exit_code": code, "reason": reason}
         app.out.lines([{**said, "deliveries": job.deliveries, "seconds": round(took, 6)}])
-        return
-    text = f"{job.seq} {outcome} in {duration(took)}" + (f": {printable_text(reason)}" if reason else "")
-    app.out.text(text if ours else f"{job.seq} {outcome}, but the lease was lost: somebody else has the job")
+    elif fate:
+        app.out.text(f"{job.seq} {outcome}, but {_FATES[fate]}")
+    else:
+        app.out.text(f"{job.seq} {outcome} in {duration(took)}" + (f": {printable_text(reason)}" if reason else ""))
 
 
 def run_command(command: list[str], job: Job) -> tuple[int, str]:

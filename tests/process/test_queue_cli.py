@@ -138,3 +138,23 @@ def test_what_is_no_queue_is_told(daemon: Daemon) -> None:
     run_ctl(daemon, "queue", "put", "q", "x", "--delay", "soon", code=2)
     run_ctl(daemon, "queue", "dead", "list", "steered", "--where", "colour=red", code=2)
     assert "dead_letter" in run_ctl(daemon, "queue", "dead", "list", "thumbs", code=2).stderr
+
+
+def test_work_says_of_which_jobs_it_could_not_report_the_end(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1) as daemon:
+        run_ctl(daemon, "queue", "put", "unheard", "a")
+        script = f"touch {tmp_path}/begun; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
+        work = ["queue", "work", "unheard", "--timeout", "0.5", "--limit", "1"]
+        command = [*TOPICCTL, *work, "--", "sh", "-c", script]
+        process = subprocess.Popen(
+            command, env=environment(daemon), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        ends = time.monotonic() + 30
+        while not (tmp_path / "begun").exists():
+            assert time.monotonic() < ends
+            time.sleep(0.02)
+        daemon.stop()
+        (tmp_path / "go").touch()
+        out, err = process.communicate(timeout=30)
+        assert out == "1 done, but that could not be reported: it will be delivered again\n"
+        assert (process.returncode, "1 job ended" in err) == (3, True)

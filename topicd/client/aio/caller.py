@@ -89,10 +89,18 @@ class AioCaller(AioShared):
     # ---- requests that may be repeated freely ----
 
     async def exchange(
-        self, shard: Callable[[], int], op: int, body: bytes, flags: int = 0, wait: float = 0.0, *, once: bool = False
+        self,
+        shard: Callable[[], int],
+        op: int,
+        body: bytes,
+        flags: int = 0,
+        wait: float = 0.0,
+        *,
+        once: bool = False,
+        again: Callable[[], None] | None = None,
     ) -> Any:
         """Fetched for FETCH, (flags, body) for all others. The shard is asked for anew at each attempt. once: what was
-        sent is not sent again."""
+        sent is not sent again. again: called before each attempt but the first."""
         if self.closed:
             raise InvalidRequest("the client is closed")
         if self._partings:
@@ -121,6 +129,8 @@ class AioCaller(AioShared):
                 await self.refresh()
             await asyncio.sleep(delay)
             left = patience.remaining()
+            if again is not None:
+                again()
 
     async def ask(self, request: Request[T]) -> T:
         """Of the shard of its topic; without one, of the daemon's front door."""
@@ -151,20 +161,25 @@ class AioCaller(AioShared):
         wait: float = 0.0,
         create: bool = False,
         queue: bool = False,
+        again: Callable[[], None] | None = None,
     ) -> Any:
         """A request about a topic by id; an id that is out of date is looked up again, once. `queue`: what is created
-        is a queue, and anything else is NotAQueue."""
+        is a queue, and anything else is NotAQueue. `again`: see `exchange`."""
         check_topic_name(topic)
         known = topic in self._ids
+
+        def shard() -> int:
+            return self.shard_map.shard_of(topic)
+
         try:
             topic_id = await self._id(topic, create, queue)
-            return await self.exchange(lambda: self.shard_map.shard_of(topic), op, body(topic_id), flags, wait)
+            return await self.exchange(shard, op, body(topic_id), flags, wait, again=again)
         except TopicNotFound:
             self._ids.pop(topic, None)
             if not known:
                 raise
         topic_id = await self._id(topic, create, queue)
-        return await self.exchange(lambda: self.shard_map.shard_of(topic), op, body(topic_id), flags, wait)
+        return await self.exchange(shard, op, body(topic_id), flags, wait, again=again)
 
     async def queue_id(self, topic: str) -> int:
         """The id of a queue, which is created if there is none."""

@@ -179,11 +179,19 @@ class AsyncQueue:
     async def _claim(self, most: int, lease: int, wait_ms: int, ending: Finishing | None) -> Claimed:
         rows, flags = (b"", 0) if ending is None else (ending.rows, FLAG_DONE)
         body = partial(claim_body, most=most, lease_ms=lease, wait_ms=wait_ms, node=self._worker, rows=rows)
+        again: list[None] = []
         _, raw = await self._caller.with_topic(
-            self.name, OP_CLAIM, body, flags=flags, wait=wait_ms / 1000, create=True, queue=True
+            *(self.name, OP_CLAIM, body),
+            flags=flags,
+            wait=wait_ms / 1000,
+            create=True,
+            queue=True,
+            again=lambda: again.append(None),
         )
         found = parse_claimed(raw, 0, len(raw), done=bool(flags))
         if ending is not None:
+            if again and found.finished.skipped:
+                found = found._replace(finished=await self._counted(found.finished))
             ending.answered(found.finished)
         return found
 
@@ -227,8 +235,16 @@ class AsyncQueue:
 
     async def _ack(self, rows: bytes, node: bytes = b"") -> Acked:
         body = partial(ack_body, rows=rows, node=node)
-        _, raw = await self._caller.with_topic(self.name, OP_ACK, body, queue=True)
-        return parse_acked(raw, 0, len(raw))
+        again: list[None] = []
+        _, raw = await self._caller.with_topic(self.name, OP_ACK, body, queue=True, again=lambda: again.append(None))
+        found = parse_acked(raw, 0, len(raw))
+        return await self._counted(found) if again and found.skipped else found
+
+    async def _counted(self, found: Acked) -> Acked:
+        """What was sent again, because the first time was not answered, may have counted the first time."""
+        done = {seq for seq in found.skipped if await self._still_counts(seq)}
+        left = [seq for seq in found.skipped if seq not in done]
+        return found._replace(acked=found.acked + len(done), skipped=left)
 
     # ---- of jobs that were claimed here: see job.AsyncHolder ----
 

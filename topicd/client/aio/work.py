@@ -40,10 +40,11 @@ _FIRST_JOBS_S = 0.05  # what waits in a queue is pushed within that
 class _Acks:
     """Acknowledgements that travel together."""
 
-    __slots__ = ("answer", "pending")
+    __slots__ = ("answer", "pending", "unasked")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.pending: list[tuple[int, int]] = []
+        self.unasked = 0  # of these: nobody waits for the answer
         self.answer: asyncio.Future[Acked] = loop.create_future()
         self.answer.add_done_callback(lambda future: future.cancelled() or future.exception())
 
@@ -200,6 +201,8 @@ class AsyncWork(WorkFigures):
         ours = not job.lost
         if wait:
             ours = await self._outcome(job, acks)
+        else:
+            acks.unasked += 1
         job.settled, job.lost = True, not ours
         self._working.held.pop(job.seq, None)
         return ours
@@ -246,6 +249,7 @@ class AsyncWork(WorkFigures):
         except (TopicdError, asyncio.CancelledError) as exc:
             if isinstance(exc, TopicdError) and not exc.retriable:
                 self._error = exc
+                self._not_acknowledged(acks, rows, exc)
             else:
                 self._repeat += rows
             if acks is not None and not acks.answer.done():
@@ -257,6 +261,14 @@ class AsyncWork(WorkFigures):
                 self._working.not_ours(found.skipped)
             if not acks.answer.done():
                 acks.answer.set_result(found)
+
+    def _not_acknowledged(self, acks: _Acks | None, rows: bytes, error: TopicdError) -> None:
+        """Refused for good; who waits for it hears it."""
+        if acks is None:
+            self._working.rows_not_told(rows, error)
+        else:
+            self._working.not_told(acks.unasked, "finished jobs", error)
+            acks.unasked = 0
 
     async def _finish_all(self, rows: bytes) -> Acked:
         return await self._queue._finish_all(rows)
@@ -318,10 +330,11 @@ class AsyncWork(WorkFigures):
         self.stop()  # Before: what goes back must not come here again.
         try:
             if job is not None:
-                with contextlib.suppress(TopicdError, TimeoutError):
-                    # Else the end of the connection gives it back.
+                try:
                     async with asyncio.timeout(_PARTING_S):
                         await self._caller.ask(self._parting(job, kind, reason))
+                except (TopicdError, TimeoutError) as exc:
+                    self._not_told(exc)
             await self._give_rest_back()
             await self.close()
         except asyncio.CancelledError:
@@ -337,8 +350,10 @@ class AsyncWork(WorkFigures):
         if job is not None:
             caller, request = self._caller.threads, self._parting(job, kind, reason)
             shard = self._caller.shard_map.shard_of(self._request.topic)
-            with contextlib.suppress(TopicdError):
+            try:
                 caller.on_shard(lambda: shard, lambda connection: connection.ask(request), _PARTING_S)
+            except TopicdError as exc:
+                self._not_told(exc)
         rest = self._end()
         if rest:
             self._finish_in_thread(rest)
@@ -386,10 +401,16 @@ class AsyncWork(WorkFigures):
         caller, topic_id = self._caller.threads, self._working.topic_id
         shard = self._caller.shard_map.shard_of(self._request.topic)
         for piece in row_pieces(rows):
-            with contextlib.suppress(TopicdError):
+            try:
                 caller.on_shard(
                     lambda: shard, partial(_exchange, op=OP_ACK, body=ack_body(topic_id, piece)), _PARTING_S
                 )
+            except TopicdError as exc:
+                self._working.rows_not_told(piece, exc)
+
+    def _not_told(self, error: Exception) -> None:
+        """How the job in hand ended. The end of the connection gives it back."""
+        self._working.not_told(1, "the job in hand", error if isinstance(error, TopicdError) else None)
 
     async def __aenter__(self) -> AsyncWork:
         self._entered = True
@@ -402,11 +423,13 @@ class AsyncWork(WorkFigures):
         job, self._in_hand = self._in_hand, None
         self.stop()  # Before: what goes back must not come here again.
         if job is not None and not job.settled and not self._closed:
-            with contextlib.suppress(TopicdError):
+            try:
                 if error is None or isinstance(error, NOT_ITS_FAULT_HERE):
                     await job.release()
                 else:
                     await job.fail(queue_requests.reason_of(error))
+            except TopicdError as exc:
+                self._not_told(exc)
         await self.close()
 
     def __del__(self) -> None:

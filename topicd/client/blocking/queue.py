@@ -218,18 +218,24 @@ class Queue:
     def _claim(self, most: int, lease: int, wait_ms: int, ending: Finishing | None) -> Claimed:
         rows, flags = (b"", 0) if ending is None else (ending.rows, FLAG_DONE)
 
+        sent = 0
+
         def attempt(connection: Connection, topic_id: int) -> Claimed:
+            nonlocal sent
+            sent += 1
             body = claim_body(topic_id, most, lease, wait_ms, self._worker, rows)
             buffer, start, end = connection.exchange_small(OP_CLAIM, body, flags)
             raw = bytes(memoryview(buffer)[start:end])
-            found = parse_claimed(raw, 0, len(raw), done=bool(flags))
-            if ending is not None:
-                ending.answered(found.finished)
-            return found
+            return parse_claimed(raw, 0, len(raw), done=bool(flags))
 
         caller = self._caller
         timeout = caller.timeout + wait_ms / 1000 if wait_ms else caller.timeout
-        return caller.with_queue(self.name, attempt, create=True, timeout=timeout)
+        found = caller.with_queue(self.name, attempt, create=True, timeout=timeout)
+        if ending is not None:
+            if sent > 1 and found.finished.skipped:
+                found = found._replace(finished=self._counted(found.finished))
+            ending.answered(found.finished)
+        return found
 
     def work(self, max: int = 1, *, lease_ms: int | None = None, idle: float | None = None) -> Work:
         """Jobs as they come, up to `max` of them here at once; iterate it. Leases are extended while the process lives,
@@ -281,10 +287,21 @@ class Queue:
         return total
 
     def _ack(self, rows: bytes, node: bytes = b"") -> Acked:
+        sent = 0
+
         def attempt(connection: Connection, topic_id: int) -> Acked:
+            nonlocal sent
+            sent += 1
             return parse_acked(*connection.exchange_small(OP_ACK, ack_body(topic_id, rows, node)))
 
-        return self._caller.with_queue(self.name, attempt, create=False)
+        found = self._caller.with_queue(self.name, attempt, create=False)
+        return self._counted(found) if sent > 1 and found.skipped else found
+
+    def _counted(self, found: Acked) -> Acked:
+        """What was sent again, because the first time was not answered, may have counted the first time."""
+        done = {seq for seq in found.skipped if self._still_counts(seq)}
+        left = [seq for seq in found.skipped if seq not in done]
+        return found._replace(acked=found.acked + len(done), skipped=left)
 
     # ---- of jobs that were claimed here: see job.Holder ----
 

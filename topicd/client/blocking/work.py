@@ -311,11 +311,13 @@ class Work(WorkFigures):
         if job is not None and not job.settled and not self._closed:
             if not self._entered:
                 self._stop()  # Before: it must not come back here.
-            with contextlib.suppress(TopicdError):
+            try:
                 if isinstance(error, NOT_ITS_FAULT) or (known and error is None):
                     job.release()
                 else:
                     job.fail(LEFT if error is None else reason_of(error))
+            except TopicdError as exc:
+                self._working.not_told(1, "the job in hand", exc)
         if not self._entered:
             self.close()
 
@@ -323,13 +325,26 @@ class Work(WorkFigures):
         """Waits until what was finished is acknowledged, and gives back the rest. May be called twice."""
         if self._closed:
             return
-        with contextlib.suppress(TopicdError):
+        error: TopicdError | None = None
+        try:
             self._settle()
+        except TopicdError as exc:
+            error = exc
         self._closed = True
         if self._keeper is not None:
             self._keeper.stop()
         if self._connection is not None:
             self._connection.close()
+        rest = self._working.disconnected() + rows_of(self._gathered_rows()) + self._repeat
+        self._repeat = b""
+        if rest and error is None:
+            # Closed from a thread that cannot receive the answers.
+            try:
+                self._queue._finish_all(rest)
+                return
+            except TopicdError as exc:
+                error = exc
+        self._working.rows_not_told(rest, error)
 
     def _settle(self) -> None:
         """Sends what is finished and waits for the answers."""
@@ -350,7 +365,11 @@ class Work(WorkFigures):
         if self._connection is None or self._connection.closed:
             again += self._working.disconnected() + rows_of(self._gathered_rows())
         if again:
-            self._queue._finish_all(again)
+            try:
+                self._queue._finish_all(again)
+            except TopicdError:
+                self._repeat = again
+                raise
 
     def __enter__(self) -> Work:
         self._entered = True

@@ -28,6 +28,7 @@ class Working(Generic[J]):
         self.held: dict[int, J] = {}
         self.buffered: deque[J] = deque()
         self.lost = 0  # finished here without being ours any more, as far as was told
+        self.untold = 0  # finished or failed here, and the daemon could not be told
         self.sent: dict[int, tuple[bytes, bool]] = {}  # request id: LEASED rows, and whether they were sent before
         self.answers: dict[int, Acked] = {}  # to requests that somebody waits for
         self.awaited: set[int] = set()
@@ -60,7 +61,7 @@ class Working(Generic[J]):
         elif op == OP_NOTICE:
             raise self._ended(answer_map(arrived.body()))
         elif op == OP_ERROR and arrived.request_id in (0, *self.sent):
-            raise self._refused(error_of(arrived.body()))
+            raise self._refused(arrived.request_id, error_of(arrived.body()))
         else:
             return False
         return True
@@ -85,14 +86,30 @@ class Working(Generic[J]):
         self.lost += len(seqs)
         log.warning("finished jobs had been taken away", extra={"queue": self.queue, "seqs": seqs[:10]})
 
+    def not_told(self, jobs: int, what: str, error: TopicdError | None) -> None:
+        """What the end of the stream leaves unsaid: these jobs will be delivered again."""
+        if jobs:
+            self.untold += jobs
+            about = {"queue": self.queue, "jobs": jobs, "error": str(error or "the time was over")}
+            log.warning(f"{what} could not be reported and will be delivered again", extra=about)
+
+    def rows_not_told(self, rows: bytes, error: TopicdError | None) -> None:
+        """The same of finished jobs: LEASED rows."""
+        self.not_told(len(rows) // LEASED.size, "finished jobs", error)
+
     def _ended(self, notice: dict[str, Any]) -> TopicdError:
         if notice.get("event") == "topic_deleted":
             return TopicNotFound(f"queue {self.queue!r} was deleted")
         return FormatError(f"the daemon sent a notice to a worker: {notice!r:.200}")
 
-    def _refused(self, error: TopicdError) -> TopicdError:
+    def _refused(self, request_id: int, error: TopicdError) -> TopicdError:
         """An acknowledgement that may succeed later goes again, over a new connection."""
-        return ConnectionLost(f"acknowledgements were refused: {error}") if error.retriable else error
+        if error.retriable:
+            return ConnectionLost(f"acknowledgements were refused: {error}")
+        rows, _ = self.sent.pop(request_id, (b"", False))
+        if request_id not in self.awaited:
+            self.rows_not_told(rows, error)
+        return error
 
 
 def rows_of(pending: list[tuple[int, int]]) -> bytes:
@@ -114,6 +131,12 @@ class WorkFigures:
     def lost(self) -> int:
         """Jobs finished without waiting for the answer that were not ours any more."""
         return self._working.lost
+
+    @property
+    def untold(self) -> int:
+        """Jobs that were finished or failed here while the daemon could not be reached any more, not even by `close`:
+        at most so many are delivered again."""
+        return self._working.untold
 
     @property
     def held(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.support.fakequeue import FakeQueue
 from tests.support.fakeserver import CUT, MUTE, FakeServer, Request
 from tests.unit.client.aio.conftest import Run
 from topicd._native import guard
-from topicd.errors import InvalidRequest, NotAQueue, StorageFailed, TopicNotFound
+from topicd.errors import Forbidden, InvalidRequest, NotAQueue, StorageFailed, TopicNotFound
 from topicd.ipc.protocol.messages import Op
 
 
@@ -195,6 +196,85 @@ def test_an_acknowledgement_goes_again_after_a_break(run: Run[Any], server: Fake
         assert (await jobs.stats()).acked == 2
 
     server.fault = once
+    run(work)
+
+
+def once_at(op: Op, fault: str) -> Callable[[Request], str | None]:
+    broken: list[Request] = []
+
+    def once(request: Request) -> str | None:
+        if request.op == op and not broken:
+            broken.append(request)
+            return fault
+        return None
+
+    return once
+
+
+@pytest.mark.parametrize("fault", [CUT, MUTE])
+def test_what_a_claim_brought_is_finished_over_a_break(run: Run[Any], server: FakeServer, fault: str) -> None:
+    async def work(client: topicd.aio.AsyncClient) -> None:
+        jobs = client.queue("q")
+        await jobs.put_many([b"a", b"b", b"c", b"d"])
+        [first] = await jobs.claim()
+        server.fault = once_at(Op.ACK, fault)
+        assert await first.done() is True
+        held = await jobs.claim(2)
+        server.fault = once_at(Op.ACK, fault)
+        assert (await held.done())[:2] == (2, [])
+        [last] = await jobs.claim()
+        server.fault = once_at(Op.CLAIM, fault)
+        assert (await jobs.claim(done=last)).finished[:2] == (1, [])
+        assert (last.lost, (await jobs.stats()).acked) == (False, 4)
+
+    run(work)
+
+
+def test_finished_jobs_of_which_nobody_could_be_told_are_counted(server: FakeServer) -> None:
+    async def work() -> None:
+        async with await topicd.aio.connect(server.path, timeout=0.3) as client:
+            jobs = client.queue("q")
+            await jobs.put_many([b"a", b"b", b"c"])
+            stream = jobs.work(max=3)
+            server.fault = lambda request: CUT if request.op == Op.ACK else None
+            for _ in range(2):
+                job = await anext(stream)
+                await job.done(wait=False)
+            await asyncio.to_thread(server.silence)
+            await stream.close()
+            assert stream.untold == 2
+
+    asyncio.run(work())
+
+
+def test_a_failure_of_which_nobody_could_be_told_is_counted(server: FakeServer) -> None:
+    async def work() -> None:
+        async with await topicd.aio.connect(server.path, timeout=0.3) as client:
+            jobs = client.queue("q")
+            await jobs.put(b"a")
+            with pytest.raises(ValueError, match="no luck"):
+                async with jobs.work() as stream:
+                    await anext(stream)
+                    await asyncio.to_thread(server.silence)
+                    raise ValueError("no luck")
+            assert stream.untold == 1
+
+    asyncio.run(work())
+
+
+def test_finished_jobs_whose_end_is_refused_for_good_are_counted(run: Run[Any], server: FakeServer) -> None:
+    async def work(client: topicd.aio.AsyncClient) -> None:
+        jobs = client.queue("q")
+        await jobs.put_many([b"a", b"b"])
+        stream = jobs.work(max=2)
+        job = await anext(stream)
+        server.fault = lambda request: Forbidden("not you") if request.op == Op.ACK else None
+        await job.done(wait=False)
+        with pytest.raises(Forbidden):
+            while True:
+                await anext(stream)
+        assert stream.untold == 1
+
     run(work)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgpack
@@ -14,8 +15,17 @@ from tests.support.fakequeue import FakeQueue
 from tests.support.fakeserver import CUT, MUTE, FakeServer, Request
 from topicd._native import guard
 from topicd.client.blocking.leases import LeaseKeeper
-from topicd.errors import BatchTooLarge, InvalidRequest, NotAQueue, StorageFailed, TopicNotFound
+from topicd.errors import (
+    BatchTooLarge,
+    ConnectionLost,
+    Forbidden,
+    InvalidRequest,
+    NotAQueue,
+    StorageFailed,
+    TopicNotFound,
+)
 from topicd.ipc.protocol.messages import Op
+from topicd.ipc.protocol.retry import Tempo
 
 
 def queue_of(server: FakeServer, name: str = "q") -> FakeQueue:
@@ -358,6 +368,97 @@ def test_an_acknowledgement_goes_again_after_a_break(client: topicd.Client, serv
     assert seen[0] == (b"a", fault == MUTE)
     assert (b"b", True) in seen
     assert jobs.stats().acked == 2
+
+
+def once_at(op: Op, fault: str) -> Callable[[Request], str | None]:
+    broken: list[Request] = []
+
+    def once(request: Request) -> str | None:
+        if request.op == op and not broken:
+            broken.append(request)
+            return fault
+        return None
+
+    return once
+
+
+@pytest.mark.parametrize("fault", [CUT, MUTE])
+def test_what_a_claim_brought_is_finished_over_a_break(client: topicd.Client, server: FakeServer, fault: str) -> None:
+    jobs = client.queue("q")
+    jobs.put_many([b"a", b"b", b"c", b"d"])
+    [first] = jobs.claim()
+    server.fault = once_at(Op.ACK, fault)
+    assert first.done() is True
+    held = jobs.claim(2)
+    server.fault = once_at(Op.ACK, fault)
+    assert held.done()[:2] == (2, [])
+    [last] = jobs.claim()
+    server.fault = once_at(Op.CLAIM, fault)
+    assert jobs.claim(done=last).finished[:2] == (1, [])
+    assert (last.lost, jobs.stats().acked) == (False, 4)
+
+
+def test_what_was_lost_before_a_break_is_no_ones_success(client: topicd.Client, server: FakeServer) -> None:
+    jobs = client.queue("q")
+    jobs.put(b"a")
+    [job] = jobs.claim()
+    server.run(queue_of(server).leases.clear)
+    server.fault = once_at(Op.ACK, MUTE)
+    assert job.done() is False
+
+
+def test_what_claimed_jobs_came_to_is_raised_when_nobody_can_be_told(server: FakeServer) -> None:
+    with topicd.connect(server.path, timeout=0.3, tempo=Tempo(random=lambda: 1.0)) as client:
+        jobs = client.queue("q")
+        jobs.put_many([b"a", b"b"])
+        first, second = jobs.claim(2)
+        server.silence()
+        for tell in (first.done, second.fail, lambda: jobs.ack([first, second]), lambda: jobs.claim(done=first)):
+            with pytest.raises(ConnectionLost):
+                tell()
+        assert not first.settled
+        assert not second.settled
+
+
+def test_finished_jobs_of_which_nobody_could_be_told_are_counted(
+    server: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with topicd.connect(server.path, timeout=0.3, tempo=Tempo(random=lambda: 1.0)) as client:
+        jobs = client.queue("q")
+        jobs.put_many([b"a", b"b", b"c"])
+        work = jobs.work(max=3)
+        for _ in range(2):
+            next(work).done(wait=False)
+        server.silence()
+        work.close()
+        assert work.untold == 2
+    assert [(record.message, record.__dict__["jobs"]) for record in caplog.records if "jobs" in record.__dict__] == [
+        ("finished jobs could not be reported and will be delivered again", 2)
+    ]
+
+
+def test_a_failure_of_which_nobody_could_be_told_is_counted(server: FakeServer) -> None:
+    with topicd.connect(server.path, timeout=0.3, tempo=Tempo(random=lambda: 1.0)) as client:
+        jobs = client.queue("q")
+        jobs.put(b"a")
+        with pytest.raises(ValueError, match="no luck"), jobs.work() as work:
+            next(work)
+            server.silence()
+            raise ValueError("no luck")
+        assert work.untold == 1
+
+
+def test_finished_jobs_whose_end_is_refused_for_good_are_counted(client: topicd.Client, server: FakeServer) -> None:
+    jobs = client.queue("q")
+    jobs.put_many([b"a", b"b"])
+    work = jobs.work(max=2)
+    next(work).done(wait=False)
+    next(work)
+    server.fault = lambda request: Forbidden("not you") if request.op == Op.ACK else None
+    with pytest.raises(Forbidden):
+        while True:
+            next(work)
+    assert (work.untold, work.closed) == (1, True)
 
 
 def test_acknowledgements_that_were_not_answered_are_repeated(client: topicd.Client, server: FakeServer) -> None:
