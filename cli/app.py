@@ -109,6 +109,10 @@ def _set_timeout(ctx: click.Context, param: click.Parameter, value: float | None
         ctx.ensure_object(App).timeout = value
 
 
+# What a verb calls its argument of settings.
+FIELD_VALUES = "[FIELD=VALUE]..."
+
+
 class Verb(click.Command):
     """A command with the shared options and with examples at the end of its help. Promise: no option that was typed is
     silently ignored because of another one: those that exclude each other (`apart`) and those that mean nothing alone
@@ -132,7 +136,13 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         typed = list(args)
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as exc:
+            if not any(param.metavar == FIELD_VALUES for param in self.params):
+                raise
+            word = exc.option_name.lstrip("-").replace("-", "_")
+            raise click.UsageError(f"there is no option {exc.option_name}; fields are given as {word}=VALUE") from None
         if (self.apart or self.needs) and not ctx.resilient_parsing:
             self._check_together(self._typed(ctx, typed))
         return rest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -99,6 +101,40 @@ def form_options(function: Any) -> Any:
     ):
         function = option(function)
     return function
+
+
+def meta_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--meta, as the object it makes or None."""
+    return click.option(
+        "--meta",
+        multiple=True,
+        callback=_meta,
+        metavar="KEY=TEXT|JSON",
+        help="Stored beside the data: KEY=TEXT, as often as wanted, or a JSON object.",
+    )(function)
+
+
+def _meta(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, Any] | None:
+    found: dict[str, Any] = {}
+    for text in given:
+        for key, value in _meta_of(text).items():
+            if key in found:
+                raise click.BadParameter(f"{key!r} is given twice")
+            found[key] = value
+    return found if given else None
+
+
+def _meta_of(text: str) -> dict[str, Any]:
+    if not text.lstrip().startswith("{"):
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{text!r:.60} is neither KEY=TEXT nor a JSON object")
+        return {key: value}
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as exc:
+        raise click.BadParameter(f"not JSON: {exc}") from None
+    return found
 
 
 class SpanType(click.ParamType[int]):

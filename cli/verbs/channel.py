@@ -10,7 +10,7 @@ import click
 
 from topicd import values
 from topicd.channel import LISTS, TYPES, ChannelConfig
-from topicd.cli.app import App, pass_app
+from topicd.cli.app import FIELD_VALUES, App, pass_app
 from topicd.cli.ask import confirm
 from topicd.cli.groups import Group
 from topicd.cli.show.human import count, local_time
@@ -119,7 +119,7 @@ def members(app: App, channel: str, user: str | None) -> None:
     """,
 )
 @_CHANNEL
-@click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
+@click.argument("fields", nargs=-1, metavar=FIELD_VALUES)
 @_AS
 @pass_app
 def config(app: App, channel: str, fields: tuple[str, ...], user: str | None) -> None:

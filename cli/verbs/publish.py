@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
@@ -16,6 +15,7 @@ import click
 
 from topicd.cli.app import App, pass_app, verb
 from topicd.cli.exits import CliError, Exit, as_cli_error
+from topicd.cli.options import meta_option
 from topicd.cli.topic_names import complete_topics, near_topics
 from topicd.errors import TopicdError, TopicNotFound
 from topicd.limits import MAX_BATCH_RECORDS
@@ -44,7 +44,7 @@ topicctl publish images --from-file logo.png --raw    # the whole file as one re
 @click.option("--raw", "form", flag_value="raw", help="The whole input as one record.")
 @click.option("--tag", metavar="TAG", help="Tag of every record that brings none.")
 @click.option("--node", metavar="NODE", help="Origin of every record that brings none.")
-@click.option("--meta", metavar="JSON", help="A JSON object stored beside the data.")
+@meta_option
 @click.option("--key", metavar="KEY", help="Store one record only if this key is new.")
 @pass_app
 def publish(
@@ -55,18 +55,17 @@ def publish(
     form: str | None,
     tag: str | None,
     node: str | None,
-    meta: str | None,
+    meta: dict[str, Any] | None,
     key: str | None,
 ) -> None:
     """Store records in TOPIC. DATA is one record; - reads records from stdin."""
     if (data is None) == (from_file is None):
         raise click.UsageError("give DATA, - for stdin, or --from-file FILE")
-    labels = parse_meta(meta)
     path = from_file or (data if data == "-" else None)
     if path is None:
         if form is not None:
             raise click.UsageError(f"--{form} is for --from-file and -")
-        _publish_one(app, topic, os.fsencode(data or ""), {"tag": tag, "node": node, "meta": labels, "key": key})
+        _publish_one(app, topic, os.fsencode(data or ""), {"tag": tag, "node": node, "meta": meta, "key": key})
         return
     if key is not None and form != "raw":
         raise click.UsageError("--key is for one record: DATA or --raw")
@@ -75,21 +74,9 @@ def publish(
             from topicd.cli.sources import whole
 
             content = next(whole(stream)).records[0]
-            _publish_one(app, topic, content, {"tag": tag, "node": node, "meta": labels, "key": key})
+            _publish_one(app, topic, content, {"tag": tag, "node": node, "meta": meta, "key": key})
         else:
-            _publish_all(app, topic, stream, form == "ndjson", {"tag": tag, "node": node}, labels)
-
-
-def parse_meta(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError as exc:
-        raise click.BadParameter(f"not JSON: {exc}", param_hint="--meta") from None
-    if not isinstance(found, dict):
-        raise click.BadParameter(f"must be a JSON object, not {text!r:.60}", param_hint="--meta")
-    return found
+            _publish_all(app, topic, stream, form == "ndjson", {"tag": tag, "node": node}, meta)
 
 
 @contextmanager

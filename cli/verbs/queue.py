@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from topicd.cli.app import App, pass_app
+from topicd.cli.app import FIELD_VALUES, App, pass_app
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, Lazy
-from topicd.cli.options import MOMENT, SPAN
+from topicd.cli.options import MOMENT, SPAN, meta_option
 from topicd.cli.show.human import count, local_time, printable, printable_text
 from topicd.cli.show.queues import COLUMNS, all_stats, mode_text, oldest, row
 from topicd.cli.show.render import Column
 from topicd.cli.topic_names import complete_topics, known_topic
-from topicd.cli.verbs.publish import parse_meta
 from topicd.cli.verbs.topic import parse_config
 from topicd.errors import NotAQueue
 from topicd.limits import CLAIM_MAX
@@ -73,7 +72,7 @@ def known_queue(client: Client, name: str) -> Iterator[None]:
     """,
 )
 @NAME
-@click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...")
+@click.argument("settings", nargs=-1, metavar=FIELD_VALUES)
 @click.option("--lease", "lease_ms", type=SPAN, metavar="TIME", help="How long a job is leased.")
 @click.option("--max-deliveries", type=click.IntRange(min=0), metavar="N", help="Then to the dead letters; 0: never.")
 @click.option("--dead-letter", metavar="TOPIC", help="Where jobs go that were given up.")
@@ -132,7 +131,7 @@ def list_queues(app: App, prefix: str) -> None:
 @click.option("--group", metavar="TEXT", help="Groups are served in turn.")
 @click.option("--unique", metavar="KEY", help="No second job while one with this key is there.")
 @click.option("--tag", metavar="TAG", help="Tag of the job; for workers, the task.")
-@click.option("--meta", metavar="JSON", help="A JSON object stored beside the data.")
+@meta_option
 @pass_app
 def put(
     app: App,
@@ -142,11 +141,10 @@ def put(
     lines: bool,
     ready_at: datetime | None,
     tag: str | None,
-    meta: str | None,
+    meta: dict[str, Any] | None,
     **how: Any,
 ) -> None:
     """Put a job into QUEUE, which is created if there is none. DATA of - is stdin."""
-    labels = parse_meta(meta)
     if ready_at is not None:
         how["ready_at"] = ready_at
     if lines and data != "-":
@@ -157,7 +155,7 @@ def put(
         if lines:
             _put_lines(app, jobs, content.splitlines(), tag, how)
             return
-        done = jobs.put(content, tag=tag, meta=labels, **how)
+        done = jobs.put(content, tag=tag, meta=meta, **how)
     app.out.either(
         {"queue": name, "seq": done.seq, "new": done.new}, str(done.seq) if done.new else f"{done.seq} (there already)"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from topicd.cli.app import App, Verb, pass_app
+from topicd.cli.app import FIELD_VALUES, App, Verb, pass_app
 from topicd.cli.ask import confirm
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, did_you_mean
@@ -58,7 +58,7 @@ def complete_fields(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def _setting_arguments(function: Any) -> Any:
-    return click.argument("settings", nargs=-1, metavar="[FIELD=VALUE]...", shell_complete=complete_fields)(function)
+    return click.argument("settings", nargs=-1, metavar=FIELD_VALUES, shell_complete=complete_fields)(function)
 
 
 @topic.verb(

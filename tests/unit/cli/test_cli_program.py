@@ -246,3 +246,10 @@ def test_the_page_names_every_verb_and_every_exit_code() -> None:
         assert path[0] in page and path[-1] in page, path
     for code in Exit:
         assert f"\n| {int(code)} |" in page
+
+
+@pytest.mark.parametrize("verb", [("topic", "create"), ("topic", "config"), ("queue", "create"), ("channel", "config")])
+def test_a_field_given_as_an_option_is_told_how_it_is_given(ctl: Ctl, verb: tuple[str, ...]) -> None:
+    done = ctl(*verb, "orders", "--cap-bytes", "1GiB")
+    assert done.exit_code == 2
+    assert "there is no option --cap-bytes; fields are given as cap_bytes=VALUE" in done.stderr

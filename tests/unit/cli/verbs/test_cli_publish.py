@@ -128,6 +128,12 @@ def test_empty_input_stores_nothing_and_says_so(ctl: Ctl, server: FakeServer) ->
     assert "orders" not in server.topics
 
 
+def test_meta_is_pairs_or_an_object_or_both(ctl: Ctl) -> None:
+    ctl("publish", "orders", "x", "--meta", "k=v=w", "--meta", '{"n": [1]}', "--meta", "empty=")
+    line = json.loads(ctl("read", "orders", "--json", "--limit", "1").stdout)
+    assert line["meta"] == {"k": "v=w", "n": [1], "empty": ""}
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -136,6 +142,9 @@ def test_empty_input_stores_nothing_and_says_so(ctl: Ctl, server: FakeServer) ->
         ("orders", "x", "--lines"),
         ("orders", "x", "--meta", "[1]"),
         ("orders", "x", "--meta", "{"),
+        ("orders", "x", "--meta", "k"),
+        ("orders", "x", "--meta", "=v"),
+        ("orders", "x", "--meta", "k=v", "--meta", "k=w"),
         ("orders", "-", "--key", "k"),
         ("no good name", "x"),
     ],
