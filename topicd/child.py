@@ -6,6 +6,7 @@ and treats SIGTERM like the supervisor's stop. It gives a sign of life every HEA
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import signal
@@ -26,6 +27,17 @@ from topicd.paths import RunDir
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
+
+# What no restart cures, when a process has not served yet, and what does.
+_MISPLACED = {
+    errno.EACCES: "give it to the user that topicd runs as (chown)",
+    errno.EPERM: "give it to the user that topicd runs as (chown)",
+    errno.EROFS: "mount it for writing",
+    errno.ENOTDIR: "put the directory back, or move away what is in its place",
+    errno.EISDIR: "put the file back, or move the directory away",
+    errno.ENXIO: "put the file back, or move away what is in its place",
+    errno.ELOOP: "put back what the link stands for",
+}
 
 
 class Process:
@@ -100,7 +112,9 @@ def run(process: P, main: Callable[[P], None]) -> None:
     except EOFError:
         log.info("supervisor is gone")
     except OSError as exc:
-        # A full disk or a directory in the place of a file, for example: the next start may find it mended.
+        if exc.errno in _MISPLACED and process.stats.state != "serving":
+            _give_up(process.channel, f"{exc.filename}: {exc.strerror}; {_MISPLACED[exc.errno]}")
+        # A full disk, for example: the next start may find it mended.
         log.error("process failed", extra={"error": exc})
         log.debug("where it failed", exc_info=True)
         sys.exit(1)

@@ -59,9 +59,13 @@ class DataDir(NamedTuple):
     def topic(self, topic_id: int) -> Path:
         return self.topics / topic_dir_name(topic_id)
 
+    @property
+    def chats(self) -> Path:
+        return self.root / "chat"
+
     def chat(self, shard: int) -> Path:
         """The store of a chat process, and the base of its log."""
-        return self.root / "chat" / shard_dir_name(shard)
+        return self.chats / shard_dir_name(shard)
 
     @property
     def channels(self) -> Path:

@@ -20,7 +20,7 @@ from topicd.cli.offline.segment_check import (
     check_record,
     check_segment,
 )
-from topicd.disk import cold, envelope, identity
+from topicd.disk import cold, envelope, identity, layout
 from topicd.disk.fs import TMP_SUFFIX, Fs
 from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError, TopicdError
@@ -85,6 +85,8 @@ class Checked:
 
 def work_bytes(offline: Offline) -> int:
     """How much there is to read, for a progress bar."""
+    if any(layout.obstacles(offline.data)):
+        return 0
     fs, data = offline.fs, offline.data
     sizes = [fs.size(path) for path in _data_files(fs, offline.topic_ids(), data)]
     for shard in offline.wal_shards():
@@ -115,8 +117,12 @@ def check_here(fs: Fs, jobs: list[SegmentJob], advance: Advance) -> list[Segment
 
 
 def check_all(offline: Offline, advance: Advance = lambda amount: None, check: CheckSegments = check_here) -> Checked:
-    """`check` does the bulk of it; its reports come in the order of the jobs."""
+    """`check` does the bulk of it; its reports come in the order of the jobs. A daemon does not start on directories
+    that are none, so nothing else is looked at then."""
     checked = Checked()
+    checked.findings += [Finding(DAMAGE, path, what) for path, what in layout.obstacles(offline.data)]
+    if checked.findings:
+        return checked
     seed = offline.format.wal_seed  # an error here ends it: without FORMAT nothing can be told
     _check_identity(offline, checked)
     _check_snapshots(offline, checked)

@@ -15,6 +15,7 @@ from topicd import paths
 from topicd._native.interface import Run
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import did_you_mean
+from topicd.disk import layout
 from topicd.disk.datadir import Format, LockHeld, open_format, take_lock
 from topicd.disk.fs import Fs, RealFs
 from topicd.errors import FormatError
@@ -52,7 +53,8 @@ class Offline:
         return sorted(found[0] for found in parsed if found is not None and not found[1])
 
 
-def open_offline(given: str | None) -> Offline:
+def open_offline(given: str | None, *, to_judge: bool = False) -> Offline:
+    """to_judge: by whoever says of everything what is wrong with it; others need its directories as they should be."""
     if given is not None:
         root = Path(given).expanduser()
     else:
@@ -61,7 +63,10 @@ def open_offline(given: str | None) -> Offline:
         root = load(None).settings.data_dir
     if not root.is_dir():
         raise CliError(f"{root}: no such directory", Exit.NOT_FOUND, "--data-dir names the daemon's data")
-    return Offline(DataDir(root.absolute()))
+    data = DataDir(root.absolute())
+    for path, what in () if to_judge else layout.obstacles(data):
+        raise CliError(f"{path} {what}", Exit.REFUSED)
+    return Offline(data)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def fsck(app: App, data_dir: str | None, repair: bool) -> int:
     --repair builds damaged indexes and seals anew from the data, so that every readable record is served, and
     puts what cannot be read into quarantine/. It never discards a readable record.
     """
-    offline = open_offline(data_dir)
+    offline = open_offline(data_dir, to_judge=True)
     offline.format  # noqa: B018  (says early when this is no data directory)
     with locked(offline):
         with Bar("fsck", work_bytes(offline), "bytes") as bar:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from topicd import paths
-from topicd.disk.fs import File, Fs, is_directory
+from topicd.disk.fs import File, Fs, is_directory, leads_nowhere
 from topicd.limits import MIB
 
 _STEP = 1 * MIB
@@ -66,10 +66,11 @@ class Spares:
     def open(self) -> None:
         for name in self._fs.listdir(self._directory):
             number = paths.parse_spare_file(name)
-            if number is None or is_directory(self._fs, self._directory / name):
+            path = self._directory / name
+            if number is None or is_directory(self._fs, path) or leads_nowhere(self._fs, path):
                 continue
             self._number = max(self._number, number)
-            self._adopt(self._directory / name)
+            self._adopt(path)
         self._thread.start()
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,96 @@ def test_a_directory_in_the_place_of_a_file_is_no_traceback(made: Path, tmp_path
         if kind == "LOCK":
             path.rmdir()
         daemon.close()
+
+
+def everything(root: Path) -> dict[str, object]:
+    """Of the data directory but its lock."""
+    paths = [path for path in root.rglob("*") if path.name != "LOCK"]
+    return {str(path): path.read_bytes() if path.is_file() else path.lstat().st_mode for path in paths}
+
+
+def to_file(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.write_text("somebody's notes")
+
+
+def to_dangling(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.symlink_to("/nonexistent/disk")
+
+
+DIRECTORIES = ["meta", "wal", "topics", "channels", "chat", "trash", "quarantine", "meta/shard-00", "wal/shard-00"]
+
+
+@pytest.mark.fault("ODD-04")
+@pytest.mark.parametrize("twist", [to_file, to_dangling])
+@pytest.mark.parametrize("place", DIRECTORIES)
+def test_what_is_no_directory_is_refused_at_once_and_nothing_changes(
+    made: Path, tmp_path: Path, place: str, twist: Callable[[Path], None]
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(made / "data", root / "data")
+    path = root / "data" / place
+    twist(path)
+    before = everything(root / "data")
+    daemon = Daemon(root, **SMALL)
+    try:
+        log = outcome(daemon)
+        assert daemon.exit_code == 1
+        errors = [line for line in log.splitlines() if "ERROR" in line]
+        assert len(errors) == 1 and f"{path} is " in errors[0] and "; " in errors[0], log
+        assert everything(root / "data") == before
+        assert f"damage: {path}: is " in fsck(root / "data", 1)
+    finally:
+        daemon.close()
+
+
+@pytest.mark.fault("ODD-04")
+@pytest.mark.parametrize("kind", [".log", ".data", ".idx", ".tags", ".del", ".bin", "topic"])
+def test_a_link_that_leads_nowhere_in_the_place_of_a_file(made: Path, tmp_path: Path, kind: str) -> None:
+    """It serves, and says what is lost; a topic's whole directory included."""
+    root = tmp_path / "copy"
+    shutil.copytree(made / "data", root / "data")
+    path = next((root / "data" / "topics").iterdir()) if kind == "topic" else kinds(root)[kind]
+    to_dangling(path)
+    daemon = Daemon(root, **SMALL)
+    try:
+        log = outcome(daemon)
+        assert daemon.running and "Traceback" not in log and "process died" not in log, log
+        if path.suffix in (".data", "") and kind != ".log":
+            assert f"{path}: is a link that leads nowhere, moved to" in log
+            daemon.client().publish("t", b"z")
+            wait_until(lambda: daemon.stats("dlv-00").get("tail_bytes") == 0, "a checkpoint")
+    finally:
+        daemon.close()
+
+
+@pytest.mark.fault("ODD-04")
+@pytest.mark.parametrize("kind", ["FORMAT", ".bin", ".log", ".data", ".idx", ".tags", ".del"])
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody(made: Path, tmp_path: Path, kind: str) -> None:
+    """Opening one waits until somebody else opens it, too."""
+    root = tmp_path / "copy"
+    shutil.copytree(made / "data", root / "data")
+    path = kinds(root)[kind]
+    path.unlink()
+    os.mkfifo(path)
+    daemon = Daemon(root, **SMALL)
+    try:
+        log = outcome(daemon)
+        assert "Traceback" not in log and "giving up" not in log and "no heartbeat" not in log
+        assert daemon.running or (path.name in log and "is no plain file" in log), log
+    finally:
+        daemon.close()
+
+
+def fsck(data: Path, code: int) -> str:
+    command = [sys.executable, "-c", "from topicd.cli.main import main; main()", "fsck", f"--data-dir={data}"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout
 
 
 @pytest.mark.fault("ODD-03")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -31,6 +32,7 @@ __all__ = [
     "RealFile",
     "RealFs",
     "is_directory",
+    "leads_nowhere",
     "read_all",
     "replace_file",
     "tmp_path",
@@ -132,12 +134,16 @@ class RealFs:
         self._anchors: dict[Path, int] = {}
 
     def open(self, path: Path | str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> RealFile:
-        flags = os.O_RDWR if write else os.O_RDONLY
+        # O_NONBLOCK means nothing for a file; a pipe that lies in its place would keep the process for ever.
+        flags = os.O_NONBLOCK | (os.O_RDWR if write else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_CREAT | os.O_EXCL
-        return RealFile(os.open(path, flags, _FILE_MODE))
+        file = RealFile(os.open(path, flags, _FILE_MODE))
+        if stat.S_ISFIFO(os.fstat(file.raw_fd).st_mode):
+            raise OSError(errno.ENXIO, "is no plain file", str(path))
+        return file
 
     def rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
@@ -207,8 +213,8 @@ class RealFs:
             os.close(self._anchors.popitem()[1])
 
     def free_bytes(self, path: Path) -> int:
-        stat = os.statvfs(path)
-        return stat.f_bavail * stat.f_frsize
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
 
     def run(self, chains: Sequence[Chain]) -> dict[int, Failure]:
         if _native.run_chains is None:
@@ -273,6 +279,16 @@ def is_directory(fs: Fs, path: Path) -> bool:
     except OSError:
         return False
     return fs.exists(path)
+
+
+def leads_nowhere(fs: Fs, path: Path) -> bool:
+    """Is it a link to something that is not there, or to itself?"""
+    try:
+        return not fs.exists(path) and path.name in fs.listdir(path.parent)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return True
 
 
 TMP_SUFFIX = ".tmp"

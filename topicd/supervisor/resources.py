@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from topicd.config import Settings
-from topicd.disk import cold, datadir
+from topicd.disk import cold, datadir, layout
 from topicd.disk.fs import RealFs
 from topicd.disk.identity import ID_BLOCK, Identity
 from topicd.errors import FormatError
@@ -52,7 +52,8 @@ class Resources:
         self.http_address = ""  # empty: no port is served
 
     def take_lock(self) -> None:
-        """First of all; LockHeld if another daemon runs on the directory."""
+        """First of all; LockHeld if another daemon runs on the directory, FormatError if it is none."""
+        layout.check(self._data)
         datadir.make_directory(self._fs, self._data.root)
         # Others must be able to reach the sockets; who may connect is decided by their mode and uid.
         self.run_dir.root.mkdir(0o755, parents=True, exist_ok=True)

@@ -121,15 +121,27 @@ class Recovery:
 
     def _load_segments(self, progress: Progress) -> None:
         topics = list(self._catalog.by_name.values())
+        empty: set[str] = set()
         for at in range(0, len(topics), _TOGETHER):
             some = topics[at : at + _TOGETHER]
             directories = [f"{self._place.data.topics}/{paths.topic_dir_name(topic.id)}" for topic in some]
             for topic, directory, listing in zip(some, directories, self._place.fs.look_into(directories), strict=True):
                 if listing is None or self._dead.get(topic.id) or not self._load_plain(topic, directory, listing):
                     self._load_topic(topic)
+                if not listing:
+                    empty.add(paths.topic_dir_name(topic.id))
             progress(5 + 15 * at / len(topics), "segments")
+        self._move_links(empty)
         if self._place.index == 0:
             finish_deletes(self._place.fs, self._place.data.topics)
+
+    def _move_links(self, names: set[str]) -> None:
+        """In the place of a directory that seems to hold nothing may be a link that leads nowhere: then it is lost."""
+        place = self._place
+        for name in sorted(names.intersection(place.fs.listdir(place.data.topics))) if names else ():
+            if not place.fs.exists(place.data.topics / name):
+                kept = Quarantine(place.fs, place.data).move(place.data.topics / name)
+                self._note_damage(f"{place.data.topics / name}: is a link that leads nowhere, moved to {kept}")
 
     def _load_plain(self, topic: Topic, directory: str, listing: Listing) -> bool:
         """False: there is something about it that load_segments has to see."""

@@ -7,13 +7,14 @@ older one was durable before its successor was made, so bad bytes in it are dama
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from topicd.disk.fs import Fs, is_directory, replace_file
+from topicd.disk.fs import Fs, is_directory, leads_nowhere, replace_file
 from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError
 from topicd.limits import MAX_SEQ
@@ -50,7 +51,26 @@ def load_segments(fs: Fs, topic_dir: Path, dead: Mapping[int, DeadOnRecord] | No
     What it shows was read, not synced: one fs.sync_filesystem() over all topics comes before the first WAL
     file goes.
     """
-    return _Loader(fs, topic_dir, dead).run()
+    try:
+        return _Loader(fs, topic_dir, dead).run()
+    except OSError as error:
+        # Is one of the names a link that leads nowhere? Then it is nothing of ours, and the file is lost.
+        moved = _move_links(fs, topic_dir) if error.errno in (errno.ENOENT, errno.ELOOP) else []
+        if not moved:
+            raise
+    loaded = load_segments(fs, topic_dir, dead)
+    loaded.damage = [*moved, *loaded.damage]
+    return loaded
+
+
+def _move_links(fs: Fs, topic_dir: Path) -> list[SegmentDamage]:
+    moved = []
+    for listed in list_files(fs, topic_dir):
+        if leads_nowhere(fs, listed.path):
+            kept = quarantine_of(fs, topic_dir).move(listed.path)
+            what = f"is a link that leads nowhere, moved to {kept}"
+            moved.append(SegmentDamage(listed.path, listed.first_seq, listed.first_seq - 1, what))
+    return moved
 
 
 FRAMES = {DATA, PACKED, COLD}

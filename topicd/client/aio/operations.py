@@ -7,7 +7,7 @@ import heapq
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, overload
 
 from topicd.client.aio.bulk import publish_batches
 from topicd.client.aio.caller import AioCaller
@@ -15,25 +15,25 @@ from topicd.client.aio.channels import AsyncChannels
 from topicd.client.aio.history import history
 from topicd.client.aio.routers import AsyncRouters
 from topicd.client.core import requests
-from topicd.client.core.answers import ConnectionInfo, ConsumerInfo, Deleted, TopicInfo, TopicState
+from topicd.client.core.answers import ConnectionInfo, TopicInfo
 from topicd.client.core.arguments import Match, Nodes, Start, excluded
 from topicd.client.core.batch import Batch, ReadResult
 from topicd.client.core.decode import Decode
 from topicd.client.core.encode import Serializer, encode_list, encode_one, label, named_serializer
 from topicd.client.core.gaps import OnGap
 from topicd.client.core.history import Reading
+from topicd.client.core.operations import Declared
 from topicd.client.core.receipts import published
 from topicd.client.core.records import Event, Published, Record
 from topicd.client.core.stored import Stored
+from topicd.client.core.verbs import give_methods
 from topicd.ipc.protocol import messages
 from topicd.ipc.protocol.codec import checked_key
 from topicd.ipc.protocol.messages import Op
 from topicd.limits import FETCH_BYTES_MAX
-from topicd.model import TopicConfig
-from topicd.topic_fields import TopicFields
 
 
-class AsyncOperations:
+class AsyncOperations(Declared):
     def __init__(self, caller: AioCaller, *, node: str | None = None, serializer: str | Serializer = "json") -> None:
         self._caller = caller
         self._node = label(node, "node")
@@ -256,26 +256,10 @@ class AsyncOperations:
 
     # ---- consumers ----
 
-    async def consumers(self, topic: str) -> list[ConsumerInfo]:
-        """The named consumers of a topic."""
-        return await self._caller.ask(requests.consumers(topic))
-
     async def open_consumer(self, topic: str, name: str, start: Start = "earliest") -> int:
         """Creates a consumer that does not exist yet, and leaves one that does where it is; the seq it counts as having
         acknowledged. For readers that deliver by other means; `consumer` delivers."""
         return (await self._caller.ask(requests.open_consumer(topic, name, start))).acked_seq
-
-    async def ack_consumer(self, topic: str, name: str, seq: int) -> int:
-        """Acknowledges everything up to seq; never goes back. The seq up to which all is acknowledged now."""
-        return await self._caller.ask(requests.ack_consumer(topic, name, seq))
-
-    async def reset_consumer(self, topic: str, name: str, start: Start) -> int:
-        """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
-        return await self._caller.ask(requests.reset_consumer(topic, name, start))
-
-    async def remove_consumer(self, topic: str, name: str) -> None:
-        """Forgets a consumer."""
-        await self._caller.ask(requests.remove_consumer(topic, name))
 
     # ---- routers ----
 
@@ -285,14 +269,6 @@ class AsyncOperations:
         return AsyncRouters(self._caller)
 
     # ---- topics ----
-
-    async def state(self, topic: str, *, touch: bool = True) -> TopicState:
-        """Where a topic stands; with `touch` this counts as a read."""
-        return await self._caller.ask(requests.state(topic, touch))
-
-    async def configure(self, topic: str, **config: Unpack[TopicFields]) -> TopicConfig:
-        """Creates the topic or changes the given fields; returns the whole configuration."""
-        return await self._caller.ask(requests.configure(topic, dict(config)))
 
     async def topics(self, prefix: str = "", *, internal: bool = False) -> AsyncIterator[TopicInfo]:
         """All topics whose name begins with prefix, sorted by name. Topicd's own (`topicd.*`) are among them if
@@ -311,43 +287,7 @@ class AsyncOperations:
             after = page.next
         return found
 
-    async def tier_state(self, topic: str) -> dict[str, Any]:
-        """Where the segments of a topic lie: on the fast disk, packed, in the cold directory (docs/tiers.md)."""
-        return await self._caller.ask(requests.tier_state(topic))
-
-    async def tier_now(self, topic: str) -> dict[str, Any]:
-        """The same, and segments that should lie elsewhere begin to move at once."""
-        return await self._caller.ask(requests.tier_now(topic))
-
-    async def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
-        """Removes records for good: those below before_seq, those whose tag matches, or those that are both."""
-        return await self._caller.ask(requests.delete(topic, before_seq, match))
-
-    async def cut(self, topic: str, *, after_seq: int | None = None, after_ts: int | None = None) -> int:
-        """Deletes the newest records for good: those behind a seq, or behind a time in milliseconds; how many. Their
-        seqs are not given out again. It needs the right admin."""
-        message = messages.CutTopic(topic=topic, after_seq=after_seq, after_ts=after_ts)
-        answer: dict[str, Any] = await self._caller.ask(requests.of_topic(message, topic))
-        return int(answer["deleted"])
-
-    async def forgive(self, topic: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
-        """Readers are not told any more that a loss of power may have taken seqs first_seq to last_seq; `state` lists
-        what they are told. What was forgiven."""
-        return await self._caller.ask(requests.forgive(topic, first_seq, last_seq))
-
-    async def delete_topic(self, topic: str, *, if_empty: bool = False) -> int:
-        """Removes the topic with everything in it; the id it had."""
-        return await self._caller.ask(requests.delete_topic(topic, if_empty))
-
     # ---- the daemon ----
-
-    async def status(self) -> dict[str, Any]:
-        """The daemon's processes, their state and counters."""
-        return await self._caller.ask(requests.status())
-
-    async def settings(self) -> dict[str, Any]:
-        """The settings in force in the running daemon."""
-        return await self._caller.ask(requests.settings())
 
     async def connections(self) -> list[ConnectionInfo]:
         """Who is connected to each shard, this client included."""
@@ -364,3 +304,6 @@ class AsyncOperations:
         began = self._caller.tempo.monotonic()
         await self._caller.ask(requests.ping())
         return self._caller.tempo.monotonic() - began
+
+
+give_methods(AsyncOperations, Declared, awaited=True)

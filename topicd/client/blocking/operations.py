@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, overload
 
 from topicd.client.blocking.bulk import publish_batches
 from topicd.client.blocking.caller import Caller
@@ -17,25 +17,25 @@ from topicd.client.blocking.connection import Connection
 from topicd.client.blocking.history import history
 from topicd.client.blocking.routers import Routers
 from topicd.client.core import requests
-from topicd.client.core.answers import ConnectionInfo, ConsumerInfo, Deleted, TopicInfo, TopicState
+from topicd.client.core.answers import ConnectionInfo, TopicInfo
 from topicd.client.core.arguments import Match, Nodes, Start, excluded
 from topicd.client.core.batch import Batch, ReadResult
 from topicd.client.core.decode import Decode
 from topicd.client.core.encode import Serializer, encode_list, encode_one, label, named_serializer
 from topicd.client.core.gaps import OnGap
 from topicd.client.core.history import Reading
+from topicd.client.core.operations import Declared
 from topicd.client.core.records import Event, Published, Record
 from topicd.client.core.stored import Stored
+from topicd.client.core.verbs import give_methods
 from topicd.ipc.protocol import messages
 from topicd.ipc.protocol.codec import checked_key
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import MessageFlag
 from topicd.limits import FETCH_BYTES_MAX
-from topicd.model import TopicConfig
-from topicd.topic_fields import TopicFields
 
 
-class Operations:
+class Operations(Declared):
     def __init__(self, caller: Caller, *, node: str | None = None, serializer: str | Serializer = "json") -> None:
         self._caller = caller
         self._node = label(node, "node")
@@ -278,26 +278,10 @@ class Operations:
 
     # ---- consumers ----
 
-    def consumers(self, topic: str) -> list[ConsumerInfo]:
-        """The named consumers of a topic."""
-        return self._caller.ask(requests.consumers(topic))
-
     def open_consumer(self, topic: str, name: str, start: Start = "earliest") -> int:
         """Creates a consumer that does not exist yet, and leaves one that does where it is; the seq it counts as having
         acknowledged. For readers that deliver by other means; `consumer` delivers."""
         return self._caller.ask(requests.open_consumer(topic, name, start)).acked_seq
-
-    def ack_consumer(self, topic: str, name: str, seq: int) -> int:
-        """Acknowledges everything up to seq; never goes back. The seq up to which all is acknowledged now."""
-        return self._caller.ask(requests.ack_consumer(topic, name, seq))
-
-    def reset_consumer(self, topic: str, name: str, start: Start) -> int:
-        """Sets a consumer back or forth; the seq it counts as having acknowledged now."""
-        return self._caller.ask(requests.reset_consumer(topic, name, start))
-
-    def remove_consumer(self, topic: str, name: str) -> None:
-        """Forgets a consumer."""
-        self._caller.ask(requests.remove_consumer(topic, name))
 
     # ---- routers ----
 
@@ -307,19 +291,6 @@ class Operations:
         return Routers(self._caller)
 
     # ---- topics ----
-
-    def state(self, topic: str, *, touch: bool = True) -> TopicState:
-        """Where a topic stands; with `touch` this counts as a read."""
-        return self._caller.ask(requests.state(topic, touch))
-
-    def configure(self, topic: str, **config: Unpack[TopicFields]) -> TopicConfig:
-        """Creates the topic or changes the given fields (docs/topic-fields.md); returns the whole configuration. Times
-        and sizes may have units: ttl="1d", cap_bytes="1GiB".
-
-        >>> client.configure("orders", durability="fsync", cap_records=1_000_000).durability
-        'fsync'
-        """
-        return self._caller.ask(requests.configure(topic, dict(config)))
 
     def topics(self, prefix: str = "", *, internal: bool = False) -> Iterator[TopicInfo]:
         """All topics whose name begins with prefix, sorted by name, fetched page by page. Topicd's own (`topicd.*`) are
@@ -334,44 +305,7 @@ class Operations:
             yield from page.topics
             after = page.next
 
-    def tier_state(self, topic: str) -> dict[str, Any]:
-        """Where the segments of a topic lie: on the fast disk, packed, in the cold directory (docs/tiers.md)."""
-        return self._caller.ask(requests.tier_state(topic))
-
-    def tier_now(self, topic: str) -> dict[str, Any]:
-        """The same, and segments that should lie elsewhere begin to move at once."""
-        return self._caller.ask(requests.tier_now(topic))
-
-    def delete(self, topic: str, before_seq: int | None = None, match: Match = None) -> Deleted:
-        """Removes records for good: those below before_seq, those whose tag matches, or those that are
-        both."""
-        return self._caller.ask(requests.delete(topic, before_seq, match))
-
-    def cut(self, topic: str, *, after_seq: int | None = None, after_ts: int | None = None) -> int:
-        """Deletes the newest records for good: those behind a seq, or behind a time in milliseconds; how many. Their
-        seqs are not given out again. It needs the right admin."""
-        message = messages.CutTopic(topic=topic, after_seq=after_seq, after_ts=after_ts)
-        answer: dict[str, Any] = self._caller.ask(requests.of_topic(message, topic))
-        return int(answer["deleted"])
-
-    def forgive(self, topic: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
-        """Readers are not told any more that a loss of power may have taken seqs first_seq to last_seq; `state` lists
-        what they are told. What was forgiven."""
-        return self._caller.ask(requests.forgive(topic, first_seq, last_seq))
-
-    def delete_topic(self, topic: str, *, if_empty: bool = False) -> int:
-        """Removes the topic with everything in it; the id it had."""
-        return self._caller.ask(requests.delete_topic(topic, if_empty))
-
     # ---- the daemon ----
-
-    def status(self) -> dict[str, Any]:
-        """The daemon's processes, their state and counters."""
-        return self._caller.ask(requests.status())
-
-    def settings(self) -> dict[str, Any]:
-        """The settings in force in the running daemon."""
-        return self._caller.ask(requests.settings())
 
     def connections(self) -> list[ConnectionInfo]:
         """Who is connected to each shard, this client included."""
@@ -388,3 +322,6 @@ class Operations:
         began = self._caller.tempo.monotonic()
         self._caller.ask(requests.ping())
         return self._caller.tempo.monotonic() - began
+
+
+give_methods(Operations, Declared, awaited=False)

@@ -119,6 +119,12 @@ def delete(topic: str, before_seq: int | None, match: Match) -> Request[Deleted]
     return of_topic(message, topic, lambda answer: info(Deleted, answer))
 
 
+def cut(topic: str, after_seq: int | None, after_ts: int | None) -> Request[int]:
+    """How many records."""
+    message = messages.CutTopic(topic=topic, after_seq=after_seq, after_ts=after_ts)
+    return of_topic(message, topic, lambda answer: number(answer, "deleted"))
+
+
 def delete_topic(topic: str, if_empty: bool) -> Request[int]:
     """The id it had."""
     return of_topic(messages.DeleteTopic(topic=topic, if_empty=if_empty), topic, _topic_id)
