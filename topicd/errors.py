@@ -73,6 +73,11 @@ class ChannelNotFound(TopicdError):
     summary = "no channel of that name"
 
 
+class ChatNotFound(TopicdError):
+    code, status, retriable = "chat_not_found", 404, False
+    summary = "no chat of that name: nobody is in it and nothing was said"
+
+
 class NotMember(TopicdError):
     code, status, retriable = "not_member", 403, False
     summary = "the user is no member of the channel"
@@ -218,6 +223,7 @@ ERRORS: dict[str, type[TopicdError]] = {
         RouterNotFound,
         ConsumerNotFound,
         ChannelNotFound,
+        ChatNotFound,
         NotMember,
         NotOwner,
         ChannelFull,

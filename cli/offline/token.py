@@ -54,7 +54,7 @@ class Moment(click.ParamType[datetime]):
     "--scope", "scopes", type=click.Choice(tokens.SCOPES), multiple=True, required=True, help="What it may do; repeat."
 )
 @click.option("--prefix", "prefixes", multiple=True, metavar="P", help="Only topics that begin so; repeat.")
-@click.option("--subject", metavar="USER", help="The user it stands for, in channels.")
+@click.option("--subject", metavar="USER", help="The user it stands for, in channels and chats.")
 @click.option("--expires", type=Moment(), metavar="ISO", help="When it ends; without a zone: UTC.")
 @_FILE
 @pass_app

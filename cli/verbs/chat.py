@@ -89,6 +89,8 @@ def read(app: App, room: str, user: str | None, after: str, last: int | None, li
         return
     for one in page.messages:
         app.out.text(_line(one))
+    if not page.messages:
+        app.out.text("no messages")
     if page.next and last is None:
         app.out.text(f"more: --after {page.next}")
 
@@ -187,8 +189,9 @@ def add(app: App, room: str, member: str, role: str, kind: str, user: str | None
 def remove(app: App, room: str, member: str, user: str | None) -> None:
     """Remove MEMBER from the chat ROOM."""
     with app.connect() as client:
-        client.chat.remove(room, member, user=user)
-    app.out.either({"chat": room, "removed": member}, f"{member} does not belong to {room} any more")
+        was_member = client.chat.remove(room, member, user=user)
+    said = f"{member} does not belong to {room} any more" if was_member else f"{member} did not belong to {room}"
+    app.out.either({"chat": room, "removed": member, "was_member": was_member}, said)
 
 
 identity = Group("identity", help="What a user wants others to know, for example a public key.", no_args_is_help=True)

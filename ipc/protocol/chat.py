@@ -158,7 +158,7 @@ class AddMember(ChatRequest, op=ChatOp.ADD, right="write", answer="user, role, s
     user: str | None = text(NAME_MAX, default=None, help="who adds: an admin of the chat; nil: the operator")
 
 
-class RemoveMember(ChatRequest, op=ChatOp.REMOVE, right="write", answer="user"):
+class RemoveMember(ChatRequest, op=ChatOp.REMOVE, right="write", answer="user, was_member"):
     chat: str = text(NAME_MAX)
     member: str = text(NAME_MAX)
     user: str | None = text(NAME_MAX, default=None, help="who removes: an admin, or the member; nil: the operator")

@@ -67,6 +67,7 @@ class Told(NamedTuple):
 
     records: dict[str, list[tuple[bytes | None, bytes | None]]]  # by domain: (old, new) record ids
     chats: set[bytes]  # with new messages
+    parted: set[bytes]  # chats that somebody belongs to no more
     inboxes: dict[bytes, set[bytes]]  # by user who is listened for: chats whose row changed or went
 
 
@@ -79,7 +80,7 @@ class Changes:
         self._before: dict[bytes, ChatMeta] = {}
         self._metas: dict[bytes, ChatMeta] = {}
         self._seen: dict[bytes, bytes | None] = {}  # rows of seen_msg that were looked up at once
-        self._told = Told({"messages": [], "members": [], "identities": []}, set(), {})
+        self._told = Told({"messages": [], "members": [], "identities": []}, set(), set(), {})
 
     # ---- rows ----
 
@@ -160,6 +161,8 @@ class Changes:
             return
         rows, value = self.writes.rows[USER_INBOX], inbox_entry(chat, meta).pack()
         stays, were = set(meta.users), set(before.users)
+        if were - stays:
+            self._told.parted.add(chat)
         for user in were if old_at != new_at else were - stays:
             rows[user + old_at] = None
             self._touch(user, chat)

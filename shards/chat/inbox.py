@@ -10,7 +10,7 @@ from topicd.errors import Conflict, Forbidden
 from topicd.shards.chat import cursors, keys
 from topicd.shards.chat.changes import Changes
 from topicd.shards.chat.operations import Mark
-from topicd.shards.chat.rows import InboxEntry
+from topicd.shards.chat.rows import ChatMeta, InboxEntry
 from topicd.shards.chat.store import USER_INBOX, USER_READ_PROGRESS, Store
 from topicd.words import counted
 
@@ -53,13 +53,17 @@ def progress(store: Store | Changes, user: bytes, chat: bytes) -> int:
     return keys.parse_u32(raw) if raw else 0
 
 
+def beyond(meta: ChatMeta, seq: int) -> Conflict:
+    return Conflict(f"the chat has {counted(meta.last_seq, 'message')}, not {seq}", last_seq=meta.last_seq)
+
+
 def mark(changes: Changes, op: Mark) -> int:
     """How far the user has read then."""
     meta = changes.meta(op.chat)
     if not meta.has(op.user):
         raise Forbidden("the user is not a member of this chat")
     if op.seq > meta.last_seq:
-        raise Conflict(f"the chat has {counted(meta.last_seq, 'message')}, not {op.seq}", last_seq=meta.last_seq)
+        raise beyond(meta, op.seq)
     now = progress(changes, op.user, op.chat)
     if op.seq > now:
         changes.put(USER_READ_PROGRESS, keys.progress_key(op.user, op.chat), keys.u32(op.seq))

@@ -1,7 +1,8 @@
 """Who listens: to the messages of a chat, or to an inbox. Promise: a listener gets every message of a chat behind its
-seq, in the order in which they came to this store, without a hole whatever happened between two connections; of an
-inbox it gets all rows first and then each change, the last one of several; nothing is kept for it but a number or the
-set of its chats that changed, and no more is sent than it has granted.
+seq, in the order in which they came to this store, without a hole whatever happened between two connections, and
+nothing any more once its user was removed; of an inbox it gets all rows first and then each change, the last one of
+several; nothing is kept for it but a number or the set of its chats that changed, and no more is sent than it has
+granted.
 
 Messages that another store sends late have times in the past but come now: that is why the order is that of coming.
 """
@@ -61,15 +62,19 @@ class ChatSubscription(Subscription):
         self.chat = chat
         self.user = user
         self.after_seq = after_seq
+        self._ended = False
         live.by_chat.setdefault(chat, set()).add(self)
 
     def moved(self) -> None:
         view = self._live.view
+        if self._ended:
+            return
+        if self.user is not None and not view.metas.get(self.chat).has(self.user):
+            self._ended = True  # whatever the credit: it is the last that is sent
+            self._out.events(self.number, {"ended": "the user is not a member of this chat any more"})
+            self.close()
+            return
         while self._may_send and self.after_seq < view.metas.get(self.chat).last_seq:
-            if self.user is not None and not view.metas.get(self.chat).has(self.user):
-                self._out.events(self.number, {"ended": "not a member any more"})
-                self.close()
-                return
             limit = min(EVENTS, self.credit)
             found, seen = messages.arrived(view.store, self.chat, self.after_seq, limit, view.cutoff_ms)
             if seen == self.after_seq:
@@ -159,7 +164,7 @@ class Live:
         return sum(map(len, self.by_chat.values())) + sum(map(len, self.by_user.values()))
 
     def written(self, told: Told) -> None:
-        for chat in told.chats & self.by_chat.keys():
+        for chat in (told.chats | told.parted) & self.by_chat.keys():
             for subscription in list(self.by_chat.get(chat, ())):
                 subscription.moved()
         for user, chats in told.inboxes.items():

@@ -59,14 +59,16 @@ def add(changes: Changes, op: Add) -> Member:
     return _set(changes, op.chat, op.user, members.added(old, role, op.stamp))
 
 
-def remove(changes: Changes, op: Remove) -> Member:
+def remove(changes: Changes, op: Remove) -> bool:
+    """Did the user belong to it?"""
     _check_group(changes.meta(op.chat))
     if op.by != op.user:
         _check_admin(changes, op.chat, op.by)
     changes.learn_chat(op.chat, op.chat_name)
     changes.learn_user(op.user, op.user_name)
     old = row_of(changes, op.chat, op.user) or NOBODY
-    return _set(changes, op.chat, op.user, members.removed(old, op.stamp))
+    _set(changes, op.chat, op.user, members.removed(old, op.stamp))
+    return old.active
 
 
 def merge(changes: Changes, op: MergeMember) -> Member:

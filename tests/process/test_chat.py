@@ -84,6 +84,7 @@ def test_S01_stats_list_every_table(chat: Chat) -> None:
 
 
 def test_S04_ids_and_names_that_are_none_are_refused_and_nothing_changes(chat: Chat) -> None:
+    chat.send("room", "x", user="ann")
     before = chat.stats()["head_seq"]
     for wrong in (
         lambda: chat.send("", "x", user="ann"),
@@ -211,10 +212,13 @@ def test_a_removed_member_hears_no_more(daemon: Daemon, chat: Chat) -> None:
     listener = daemon.client()
     collected(listener.chat.watch("secret", user="bob", after_seq=0), heard)
     wait_until(lambda: len(heard) == 1, "the first message")
-    chat.remove("secret", "bob")
+    wait_until(lambda: chat.signal("secret", "typing", user="ann") == 1, "he listens")
+    assert chat.remove("secret", "bob")
+    assert chat.signal("secret", "typing", user="ann") == 0
+    wait_until(lambda: isinstance(heard[-1], TopicdError), "the end, without a message")
     chat.send("secret", "without bob", user="ann")
-    wait_until(lambda: len(heard) == 2, "the end")
-    assert isinstance(heard[1], InvalidRequest)
+    assert [type(one) for one in heard] == [ChatMessage, Signal, Forbidden]
+    assert not chat.remove("secret", "bob")
 
 
 def test_the_asyncio_face_does_the_same(daemon: Daemon) -> None:

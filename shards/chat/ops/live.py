@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from topicd.errors import Forbidden, InvalidRequest, Throttled
+from topicd.errors import InvalidRequest, Throttled
 from topicd.ipc.protocol import chat as wire
 from topicd.shards.chat.call import Call, operation
 from topicd.shards.chat.live import ChatSubscription, InboxSubscription, Subscription
 from topicd.shards.chat.ops.messages import visible
+from topicd.shards.chat.rows import Kind
 
 SUBSCRIPTIONS_MAX = 1_000  # of one connection
 
@@ -25,11 +26,10 @@ def subscribe(call: Call, want: wire.Subscribe) -> dict[str, Any]:
         user, _ = call.required_user(want.user)
         made = InboxSubscription(live, call.out, call.request_id, want.credit, user)
     else:
-        chat, meta, acting = visible(call, want.chat, want.user)
-        if acting is not None and not meta.has(acting):
-            raise Forbidden("the user is not a member of this chat")
+        chat, meta, acting = visible(call, want.chat, want.user, made_later=True)
         after = meta.last_seq if want.after_seq is None else want.after_seq
-        made = ChatSubscription(live, call.out, call.request_id, want.credit, chat, acting, after)
+        leaves = None if meta.kind == Kind.DM else acting  # of two users nobody can be removed
+        made = ChatSubscription(live, call.out, call.request_id, want.credit, chat, leaves, after)
     call.subscriptions[call.request_id] = made
     return {"subscription": call.request_id}
 
@@ -52,9 +52,7 @@ def credit(call: Call, want: wire.Credit) -> None:
 @operation(wire.Signal)
 def signal(call: Call, want: wire.Signal) -> dict[str, Any]:
     user, name = call.required_user(want.user)
-    chat, meta, _ = visible(call, want.chat, want.user)
-    if not meta.has(user):
-        raise Forbidden("the user is not a member of this chat")
+    chat, _, _ = visible(call, want.chat, want.user)
     call.service.counts["signals"] += 1
     body = {
         "user": user.hex(),

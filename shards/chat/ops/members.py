@@ -22,8 +22,14 @@ def members(call: Call, want: wire.Members) -> dict[str, Any]:
     chat, meta, _ = visible(call, want.chat, want.user)
     names = call.service.names
     if meta.kind == Kind.DM and meta.exists:
+        given = dict(filter(None, (call.user(want.user), names.user(want.chat[1:]) if want.chat[0] == "@" else None)))
         rows = [
-            {"user": one.hex(), "name": names.user_name(one), "role": "participant", "since_ms": 0}
+            {
+                "user": one.hex(),
+                "name": names.user_name(one) or given.get(one, ""),
+                "role": "participant",
+                "since_ms": 0,
+            }
             for one in meta.users
         ]
     else:
@@ -64,8 +70,8 @@ async def remove(call: Call, want: wire.RemoveMember) -> dict[str, Any]:
     chat, chat_name = _group(call, want.chat)
     by = call.user(want.user)
     user, user_name = service.names.user(want.member)
-    await service.writer.one(Remove(chat, user, service.clock.stamp(), by[0] if by else b"", chat_name, user_name))
-    return {"user": user.hex()}
+    op = Remove(chat, user, service.clock.stamp(), by[0] if by else b"", chat_name, user_name)
+    return {"user": user.hex(), "was_member": await service.writer.one(op)}
 
 
 @operation(wire.PutIdentity)

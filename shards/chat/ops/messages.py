@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from topicd.errors import Forbidden, InvalidRequest, TopicdError
+from topicd.errors import ChatNotFound, Forbidden, InvalidRequest, TopicdError
 from topicd.ipc.protocol import chat as wire
 from topicd.shards.chat import hlc, inbox, keys, messages
 from topicd.shards.chat.call import Call, operation
 from topicd.shards.chat.changes import Metas
+from topicd.shards.chat.members import xor
 from topicd.shards.chat.names import KIND_NAMES, KINDS
 from topicd.shards.chat.operations import Mark, Operation, Send
-from topicd.shards.chat.rows import ChatMeta, Kind, Message
+from topicd.shards.chat.rows import NO_CHAT, ChatMeta, Kind, Message
 
 _DM = int(Kind.DM)
 
@@ -25,7 +26,12 @@ async def send(call: Call, want: wire.Send) -> dict[str, Any]:
     results: list[Any] = []
     ops: list[Operation] = []
     for number, row in enumerate(want.messages):
-        message, meta = _message(call, number, row, kind, first + number, metas)
+        try:
+            message, meta = _message(call, row, kind, first + number, metas)
+        except InvalidRequest as exc:
+            if len(want.messages) == 1:
+                raise
+            raise InvalidRequest(f"message {number}: {exc.message}") from None
         if message.kind != Kind.DM and meta.exists and not meta.has(message.sender):
             results.append(Forbidden("the sender is not a member of this chat").to_wire())
         else:
@@ -42,32 +48,38 @@ async def send(call: Call, want: wire.Send) -> dict[str, Any]:
     return {"results": results}
 
 
-def _message(call: Call, number: int, row: list[Any], kind: int, stamp: int, metas: Metas) -> tuple[Message, ChatMeta]:
+def _message(call: Call, row: list[Any], kind: int, stamp: int, metas: Metas) -> tuple[Message, ChatMeta]:
     """With its chat as it is now."""
-    try:
-        user, user_name = call.required_user(row[0])
-        ref = call.service.names.chat(row[1], user)
-        blob = row[4] if len(row) > 4 else b""
-        meta = metas.get(ref.id)
-        if ref.peer:
-            fields = (row[3], ref.id, user, stamp, _DM, row[2], ref.peer, blob, ref.peer_name, user_name)
-        else:
-            if meta.kind == _DM and meta.exists:
-                raise InvalidRequest("a chat between two users is written to as @name")
-            fields = (row[3], ref.id, user, stamp, kind, row[2], b"", blob, ref.name, user_name)
-        return messages.checked(Message(*fields)), meta
-    except InvalidRequest as exc:
-        raise InvalidRequest(f"message {number}: {exc.message}") from None
+    user, user_name = call.required_user(row[0])
+    ref = call.service.names.chat(row[1], user)
+    blob = row[4] if len(row) > 4 else b""
+    meta = metas.get(ref.id)
+    if ref.peer:
+        fields = (row[3], ref.id, user, stamp, _DM, row[2], ref.peer, blob, ref.peer_name, user_name)
+    else:
+        if meta.kind == _DM and meta.exists:
+            raise InvalidRequest("a chat between two users is written to as @name")
+        fields = (row[3], ref.id, user, stamp, kind, row[2], b"", blob, ref.name, user_name)
+    return messages.checked(Message(*fields)), meta
 
 
-def visible(call: Call, given: str, user: str | None) -> tuple[bytes, ChatMeta, bytes | None]:
-    """A chat that the one who asks may see."""
+def visible(
+    call: Call, given: str, user: str | None, *, made_later: bool = False
+) -> tuple[bytes, ChatMeta, bytes | None]:
+    """A chat that the one who asks may see, and who that is. One of two users is there before they said anything; of
+    another that is not there the operator may be asked who waits for it (made_later)."""
     acting = call.user(user)
-    chat = call.service.names.chat(given, acting[0] if acting else None).id
-    meta = call.service.view.metas.get(chat)
-    if acting is not None and meta.exists and not meta.has(acting[0]):
+    asking = acting[0] if acting else None
+    ref = call.service.names.chat(given, asking)
+    meta = call.service.view.metas.get(ref.id)
+    if not meta.exists and ref.peer and asking is not None:
+        both = b"".join(sorted({asking, ref.peer}))
+        meta = NO_CHAT._replace(kind=_DM, members=both, membership_hash=xor(both))
+    if not meta.exists and not (made_later and asking is None):
+        raise ChatNotFound(f"there is no chat {given!r:.100}")
+    if asking is not None and not meta.has(asking):
         raise Forbidden("the user is not a member of this chat")
-    return chat, meta, acting[0] if acting else None
+    return ref.id, meta, asking
 
 
 @operation(wire.Range)
@@ -95,9 +107,11 @@ def list_inbox(call: Call, want: wire.Inbox) -> dict[str, Any]:
 @operation(wire.Mark)
 async def mark(call: Call, want: wire.Mark) -> dict[str, Any]:
     user, _ = call.required_user(want.user)
-    chat = call.service.names.chat(want.chat, user).id
-    if not call.service.view.metas.get(chat).has(user):
-        raise Forbidden("the user is not a member of this chat")
+    chat, meta, _ = visible(call, want.chat, want.user)
+    if want.seq > meta.last_seq:
+        raise inbox.beyond(meta, want.seq)
+    if not meta.last_seq:
+        return {"read_seq": 0}
     read_seq = await call.service.writer.one(Mark(user, chat, want.seq))
     call.service.live.marked(user, chat)
     return {"read_seq": read_seq}
@@ -106,8 +120,6 @@ async def mark(call: Call, want: wire.Mark) -> dict[str, Any]:
 @operation(wire.Info)
 def info(call: Call, want: wire.Info) -> dict[str, Any]:
     chat, meta, _ = visible(call, want.chat, want.user)
-    if not meta.exists:
-        raise InvalidRequest(f"there is no chat {want.chat!r:.100}")
     return {
         "chat": chat.hex(),
         "name": call.service.names.chat_name(chat),

@@ -115,9 +115,10 @@ class Chat:
         """Adds a member; with `user` as that admin of the chat."""
         self._ask(requests.add(chat, member, role, user, kind))
 
-    def remove(self, chat: str, member: str, *, user: str | None = None) -> None:
-        """Removes a member; with `user` as that admin of the chat, or as the member who leaves."""
-        self._ask(requests.remove(chat, member, user))
+    def remove(self, chat: str, member: str, *, user: str | None = None) -> bool:
+        """Removes a member; with `user` as that admin of the chat, or as the member who leaves. False: it was none, and
+        an addition of before that comes from another store does not make it one."""
+        return self._ask(requests.remove(chat, member, user))
 
     def put_identity(self, user: str, blob: bytes) -> bool:
         """What others shall know of the user, at most 1,024 bytes; False: a later one is there."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from topicd.client.core.requests import Request
-from topicd.errors import FormatError, InvalidRequest, TopicdError, from_wire
+from topicd.errors import Forbidden, FormatError, InvalidRequest, TopicdError, from_wire
 from topicd.ipc.protocol import chat as wire
 from topicd.ipc.protocol.chat import ChatRequest
 from topicd.ipc.protocol.codec import packed
@@ -233,8 +233,8 @@ def add(chat: str, member: str, role: str, user: str | None, kind: str) -> Reque
     return _request(message, lambda answer: None)
 
 
-def remove(chat: str, member: str, user: str | None) -> Request[None]:
-    return _request(wire.RemoveMember(chat=chat, member=member, user=user), lambda answer: None)
+def remove(chat: str, member: str, user: str | None) -> Request[bool]:
+    return _request(wire.RemoveMember(chat=chat, member=member, user=user), lambda answer: bool(answer["was_member"]))
 
 
 def put_identity(user: str, blob: bytes) -> Request[bool]:
@@ -302,7 +302,7 @@ class Listening:
     def take(self, body: dict[str, Any]) -> int:
         """Events of one message; how many they are for the credit."""
         if "ended" in body:
-            raise InvalidRequest(f"the chat cannot be listened to: {body['ended']}")
+            raise Forbidden(str(body["ended"]))
         if "signal" in body:
             self.events.append(_made(Signal, body["signal"]))
             return 1

@@ -26,10 +26,12 @@ from topicd.ipc.protocol.retry import Tempo
 _USER = {"user": "as whom; with a key: its subject or name, unless it may do everything"}
 _PAGE = {"limit": "1 to 1,000", "after": "cursor of the page before"}
 U32_MAX = 0xFFFF_FFFF
+# Errors that chats have and topics have not, or not in these words.
+_STATUS = {"chat_not_found": 404, "conflict": 409, "storage_corrupt": 500}
 # What an endpoint may answer, beside what every one may.
-_DONE = {200: "done", 400: "no user, or what the store does not take", 404: "the daemon keeps no chat store"}
+_DONE = {200: "done", 400: "no user, or what the store does not take", 404: "no such chat, or no chat store"}
 _STORED = {**_DONE, 409: "does not go together with what is there"}
-_KNOWN = {**_DONE, 404: "the user has put nothing, or the daemon keeps no chat store"}
+_KNOWN = {**_DONE, 404: "the user has put nothing, or there is no chat store"}
 
 
 class NewMessage(Struct):
@@ -89,13 +91,18 @@ def _plain(found: Any) -> dict[str, Any]:
     return {name: value.hex() if isinstance(value, bytes) else value for name, value in asdict(found).items()}
 
 
+def _refusal(error: TopicdError) -> errors.Refusal:
+    status = _STATUS.get(error.code)
+    if status is None:
+        return errors.of(error)
+    return errors.Refusal(status, error.code, error.message, dict(error.detail))
+
+
 async def _asked(asking: Any) -> Any:
     try:
         return await asking
-    except Forbidden as exc:
-        raise errors.forbidden(exc.message) from None
     except TopicdError as exc:
-        raise errors.of(exc) from None
+        raise _refusal(exc) from None
 
 
 # ---- messages ----
@@ -253,7 +260,7 @@ async def _copy(source: AsyncIterator[Any], out: EventStream, made: Callable[[An
                 out.blocked()
                 await room.wait()
             out.write(made(event))
-    except InvalidRequest as exc:
+    except (Forbidden, InvalidRequest) as exc:
         out.end(error_frame(403, "ended", message=exc.message))
     except TopicdError as exc:
-        out.end(error_frame(503, errors.of(exc).code, message=exc.message))
+        out.end(error_frame(503, _refusal(exc).code, message=exc.message))
