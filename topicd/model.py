@@ -260,7 +260,10 @@ class TagMatch:
 
     @classmethod
     def _make(cls, text: str, *, prefix: bool) -> TagMatch:
-        raw = text.encode()
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError as exc:
+            raise InvalidRequest(f"a tag is text that UTF-8 can hold: {exc}") from None
         if len(raw) > MAX_TAG or (not raw and not prefix):
             raise InvalidRequest(f"a tag has 1 to {MAX_TAG} bytes, this one has {len(raw)}")
         return cls(raw, prefix)

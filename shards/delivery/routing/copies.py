@@ -11,10 +11,12 @@ import msgpack
 from topicd.frames import HOPS_AT, copied_frame, core
 from topicd.ipc.protocol.selecting import select
 from topicd.limits import HOPS_MAX, MAX_META_KEYS, MAX_NODE, MAX_TAG, MIB
-from topicd.shards.delivery.routing.definition import Definition
+from topicd.shards.delivery.routing.definition import FIELD, Definition
 
 STAMP = "_topics_router"
 ORIGINAL = "_topics_original_meta"
+_KEY = "router:"  # with this a stamp's idempotency_key begins
+_CHARACTER_MAX = 4  # bytes in UTF-8
 _BATCH_BYTES = MIB
 
 
@@ -85,24 +87,26 @@ def _text(raw: bytes | None) -> str:
 
 
 def _filled(template: str, names: dict[str, str], most: int) -> bytes:
-    """The template with its fields; what is too long is cut behind a whole character."""
-    text = template
-    for name, value in names.items():
-        text = text.replace("{" + name + "}", value)
+    """The template with its fields, which are no templates themselves; what is too long is cut behind a whole
+    character."""
+    text = FIELD.sub(lambda found: names[found[1]], template)
     raw = text.encode("utf-8", "surrogateescape")
-    if len(raw) <= most:
-        return raw
-    return raw[:most].decode("utf-8", "ignore").encode()
+    end = min(most, len(raw))
+    while end > most - _CHARACTER_MAX and end < len(raw) and raw[end] & 0xC0 == 0x80:
+        end -= 1  # inside a character
+    return raw[:end]
 
 
 def _stamped(one: Definition, seq: int, meta: bytes) -> bytes:
-    """With the word whose copy it is. A meta that is full goes one level down."""
+    """With the word whose copy it is, in the place of the one before it. A meta that is full, or has something else
+    there, goes one level down."""
     original: dict[Any, Any] = msgpack.unpackb(meta, strict_map_key=False) if meta else {}
-    original.pop(STAMP, None)
-    if len(original) >= MAX_META_KEYS:
+    if _is_stamp(original.get(STAMP)):
+        del original[STAMP]
+    if STAMP in original or len(original) >= MAX_META_KEYS:
         original = {ORIGINAL: original}
     original[STAMP] = {
-        "idempotency_key": f"router:{one.router}:{one.source_id}:{one.source_id}:{seq}",
+        "idempotency_key": f"{_KEY}{one.router}:{one.source_id}:{one.source_id}:{seq}",
         "router": one.router,
         "source_topic": one.source,
         "source_topic_id": one.source_id,
@@ -111,3 +115,7 @@ def _stamped(one: Definition, seq: int, meta: bytes) -> bytes:
     }
     raw: bytes = msgpack.packb(original)
     return raw
+
+
+def _is_stamp(found: Any) -> bool:
+    return isinstance(found, dict) and str(found.get("idempotency_key", "")).startswith(_KEY)

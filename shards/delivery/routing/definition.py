@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ _OPTIONS = (
     *("preserve_node", "preserve_tag", "filter", "allow_cycle"),
     *("guarantee", "sample", "set_tag", "set_node"),
 )
-_FIELDS = frozenset({"{tag}", "{node}", "{source}"})
+FIELD = re.compile(r"\{(tag|node|source)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,10 @@ class Definition:
                 raise InvalidRequest(f"topic {name!r} is topicd's own: no router leads there", topic=name)
         if want.guarantee not in GUARANTEES:
             raise InvalidRequest(f"guarantee is {' or '.join(GUARANTEES)}, not {want.guarantee!r}")
-        for field in ("set_tag", "set_node"):
-            _check_template(field, getattr(want, field))
+        for part, template in (("tag", want.set_tag), ("node", want.set_node)):
+            _check_template(f"set_{part}", template)
+            if template is not None and not getattr(want, f"preserve_{part}"):
+                raise InvalidRequest(f"copies get a {part} (set_{part}) or have none (preserve_{part}), not both")
         return cls(want.router, want.source, want.dest, **{name: getattr(want, name) for name in _OPTIONS})
 
     def with_options_of(self, other: Definition) -> Definition:
@@ -106,8 +109,6 @@ def _check_template(field: str, template: str | None) -> None:
     """Braces stand for one of the fields, or are not there."""
     if template is None:
         return
-    rest = template
-    for known in _FIELDS:
-        rest = rest.replace(known, "")
+    rest = FIELD.sub("", template)
     if "{" in rest or "}" in rest:
-        raise InvalidRequest(f"{field} knows {', '.join(sorted(_FIELDS))}, and no other braces: {template!r:.100}")
+        raise InvalidRequest(f"{field} knows {{node}}, {{source}}, {{tag}}, and no other braces: {template!r:.100}")

@@ -22,6 +22,8 @@ def tag_match(match: Match) -> TagMatch | None:
         return match
     if isinstance(match, str):
         match = ["tag", "Glob" if match.endswith("*") else "Eq", match]
+    if not isinstance(match, list | tuple):
+        raise InvalidRequest(f"match is a tag, or a beginning with a star behind it, not {match!r:.50}")
     return TagMatch.from_wire(list(match))
 
 

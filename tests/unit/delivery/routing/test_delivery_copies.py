@@ -16,8 +16,10 @@ from topicd.shards.delivery.routing.definition import Definition
 ONE = Definition("r", "orders", "audit", id=1, source_id=7, dest_id=8)
 
 
-def stored(count: int, *, first: int = 1, hops: int = 0, meta: dict[str, Any] | None = None) -> bytearray:
-    tags, nodes = [b"t%d" % n for n in range(count)], [b"n%d" % n for n in range(count)]
+def stored(
+    count: int, *, first: int = 1, hops: int = 0, meta: dict[str, Any] | None = None, tag: bytes = b"t%d"
+) -> bytearray:
+    tags, nodes = [tag % n if b"%" in tag else tag for n in range(count)], [b"n%d" % n for n in range(count)]
     metas = None if meta is None else [msgpack.packb(meta)] * count
     frames = core.encode_batch([b"data %d" % n for n in range(count)], tags, nodes, metas)
     for offset in memoryview(core.frame_offsets(frames, 0, len(frames))).cast("I"):
@@ -116,3 +118,37 @@ def test_a_stamp_fits_on_the_largest_record() -> None:
     long = replace(ONE, router="r" * 255, source="s" * 255, guarantee="exactly_once")
     (row,) = copies_of(frames, long)
     assert len(row[3]) == MAX_DATA_AND_META
+
+
+@pytest.mark.parametrize("mine", ["mine", 7, {"idempotency_key": "of my own"}, {}])
+def test_what_somebody_else_has_in_the_place_of_the_stamp_is_kept(mine: object) -> None:
+    (row,) = copies_of(stored(1, meta={STAMP: mine, "unit": "C"}), replace(ONE, guarantee="exactly_once"))
+    meta = msgpack.unpackb(row[2])
+    assert set(meta) == {STAMP, ORIGINAL}
+    assert meta[STAMP]["router"] == "r"
+    assert meta[ORIGINAL] == {STAMP: mine, "unit": "C"}
+
+
+def test_a_second_stamp_takes_the_place_of_the_first() -> None:
+    (first,) = copies_of(stored(1, meta={"unit": "C"}), replace(ONE, guarantee="exactly_once"))
+    (row,) = copies_of(stored(1, meta=msgpack.unpackb(first[2])), replace(ONE, router="q", guarantee="exactly_once"))
+    meta = msgpack.unpackb(row[2])
+    assert set(meta) == {STAMP, "unit"} and meta[STAMP]["router"] == "q"
+
+
+def test_a_tag_that_looks_like_a_template_is_none() -> None:
+    (row,) = copies_of(stored(1, tag=b"{source}{node}"), replace(ONE, set_tag="copy:{tag}:{source}"))
+    assert row[1] == b"copy:{source}{node}:orders"
+
+
+@pytest.mark.parametrize(
+    ("tag", "left"),
+    [
+        (b"x" * 250 + "\u00e4".encode() * 3, b"c:" + b"x" * 250 + "\u00e4\u00e4".encode()),
+        (b"x" * 251 + "\u00e4".encode() * 2, b"c:" + b"x" * 251 + "\u00e4".encode()),
+        (b"\xff" * 256, b"c:" + b"\xff" * 254),
+    ],
+)
+def test_what_is_too_long_is_cut_behind_a_character_and_loses_nothing_before(tag: bytes, left: bytes) -> None:
+    (row,) = copies_of(stored(1, tag=tag), replace(ONE, set_tag="c:{tag}"))
+    assert row[1] == left

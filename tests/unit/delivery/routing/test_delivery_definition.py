@@ -25,6 +25,8 @@ def wanted(**more: Any) -> Definition:
         ({"guarantee": "twice"}, "guarantee is"),
         ({"set_tag": "{data}"}, "no other braces"),
         ({"set_node": "{"}, "no other braces"),
+        ({"set_tag": "x", "preserve_tag": False}, "not both"),
+        ({"set_node": "", "preserve_node": False}, "not both"),
     ],
 )
 def test_what_cannot_be_is_refused(more: dict[str, Any], why: str) -> None:
