@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from topicd._native.interface import Commit, Core, Guard, KeepOrphans, Look, RunChains, SendEach
+from topicd._native.interface import Commit, Core, Exchange, Guard, KeepOrphans, Look, RunChains, SendEach
 
 
 def _choose() -> tuple[Core, str]:
@@ -43,11 +43,14 @@ guard: Guard | None = getattr(core, "guard", None)
 keep_orphans: KeepOrphans | None = getattr(core, "keep_orphans", None)
 # Many sends in one call; without it each connection writes by itself.
 send_each: SendEach | None = getattr(core, "send_each", None)
+# A request and its answer in one call; without it they are a send and a receive of Python.
+exchange: Exchange | None = getattr(core, "exchange", None)
 
 __all__ = [
     "Core",
     "commit",
     "core",
+    "exchange",
     "guard",
     "is_native",
     "keep_orphans",

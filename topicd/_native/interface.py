@@ -130,6 +130,11 @@ KeepOrphans: TypeAlias = "Callable[[], None]"
 # has taken none: whoever writes the rest will hear why.
 SendEach: TypeAlias = "Callable[[Buffer, Buffer], list[tuple[int, int]]]"
 
+# exchange(descriptor of a blocking socket, message, window, timeout in ms or -1): sends all of the message, waits for
+# the first bytes that come and puts them into the window, without the interpreter's lock: how many; 0: the peer is
+# gone. Raises OSError; a BlockingIOError says that nothing came in time.
+Exchange: TypeAlias = "Callable[[int, Buffer, Buffer, int], int]"
+
 
 class Core(Protocol):
     """Arguments are positional: the C functions take no keywords, so the twin must not be called with any."""

@@ -194,7 +194,14 @@ class Jobs(JobStates):
         self.leases.marked = max(self.leases.marked, int(body["mark"]))
 
     def _replay_totals(self, body: dict[str, Any]) -> None:
-        self.totals = Totals(*(max(a, b) for a, b in zip(self.totals, body["totals"], strict=True)))
+        known, told = self.totals, body["totals"]
+        self.totals = Totals(
+            max(known.acked, told[0]),
+            max(known.dead, told[1]),
+            max(known.failed, told[2]),
+            max(known.released, told[3]),
+            max(known.expired, told[4]),
+        )
 
     def _replay_crons(self, body: dict[str, Any]) -> None:
         if "cron" in body:

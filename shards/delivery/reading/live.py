@@ -4,7 +4,6 @@ index entries.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -92,8 +91,7 @@ class LiveRecords:
         if first > last:
             return
         contents, stored = topic.contents, topic.seqs.stored
-        start = max(0, bisect_left(contents.segments, first, key=lambda info: info.last_seq))
-        for info in contents.segments[start:]:
+        for info in contents.segments[first_reaching(contents.segments, first) :]:
             if info.first_seq > last:
                 return
             dead = contents.marks.get(info.first_seq)
@@ -167,3 +165,15 @@ def _in_frames_before(data: Buffer, start: int, end: int, first_seq: int, ts: in
             break
         before = seq
     return max(before, first_seq - 1)
+
+
+def first_reaching(segments: list[SegmentInfo], seq: int) -> int:
+    """Where in the list the first segment is that ends at or behind seq; its length, if none does."""
+    low, high = 0, len(segments)
+    while low < high:
+        middle = (low + high) // 2
+        if segments[middle].last_seq < seq:
+            low = middle + 1
+        else:
+            high = middle
+    return low

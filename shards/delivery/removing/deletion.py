@@ -14,7 +14,7 @@ from topicd.limits import FRAME_OVERHEAD, MAX_SEQ
 from topicd.model import TagMatch
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.pulse import Pulse
-from topicd.shards.delivery.reading.live import IndexSizes, LiveRecords, Sizes
+from topicd.shards.delivery.reading.live import IndexSizes, LiveRecords, Sizes, first_reaching
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.removing.retention import Retention, note_removed
 from topicd.shards.delivery.storing.backlog import Backlog
@@ -236,8 +236,10 @@ class Deletion:
     def _mark_ranges(
         self, topic: Topic, info: SegmentInfo, fresh: list[tuple[int, int]], sizes: Sizes
     ) -> tuple[int, int]:
-        records = sum(last - first + 1 for first, last in fresh)
-        size = sum(sizes.offset(last + 1) - sizes.offset(first) for first, last in fresh)
+        records = size = 0
+        for first, last in fresh:
+            records += last - first + 1
+            size += sizes.offset(last + 1) - sizes.offset(first)
         topic.contents.mark(info, fresh, size)
         self._backlog.note_marks(topic)
         return records, size - FRAME_OVERHEAD * records
@@ -280,7 +282,7 @@ def _covering(segments: list[SegmentInfo], seqs: Ranges) -> list[SegmentInfo]:
     low, high = seqs.bounds
     if low > segments[-1].last_seq:
         return []
-    start = bisect_left(segments, low, key=lambda info: info.last_seq)
+    start = first_reaching(segments, low)
     end = start
     while end < len(segments) and segments[end].first_seq <= high:
         end += 1

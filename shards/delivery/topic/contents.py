@@ -66,8 +66,12 @@ class Contents:
 
     def mark(self, info: SegmentInfo, ranges: list[tuple[int, int]], dead_bytes: int) -> None:
         """These seqs of a segment are dead."""
-        marks = self.marks.setdefault(info.first_seq, Ranges())
-        unmarked = self.unmarked.setdefault(info.first_seq, Ranges())
+        at = info.first_seq
+        marks, unmarked = self.marks.get(at), self.unmarked.get(at)
+        if marks is None:
+            marks = self.marks[at] = Ranges()
+        if unmarked is None:
+            unmarked = self.unmarked[at] = Ranges()
         for first, last in ranges:
             info.dead += marks.add(first, last)
             unmarked.add(first, last)

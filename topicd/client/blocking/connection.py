@@ -8,11 +8,13 @@ new one.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import struct
 from typing import TypeVar
 
+from topicd._native import exchange
 from topicd.client.core import requests
 from topicd.client.core.address import Address, explained
 from topicd.client.core.requests import Request
@@ -69,6 +71,7 @@ class Connection:
         self.hello: Hello | None = None
         self._request_id = 0
         self._timeout = 0.0
+        self._timeout_ms = -1
         self.set_timeout(timeout)
 
     def set_timeout(self, seconds: float | None) -> None:
@@ -77,6 +80,7 @@ class Connection:
         if wanted == self._timeout:
             return
         self._timeout = wanted
+        self._timeout_ms = math.ceil(wanted * 1_000) or -1
         raw = _TIMEVAL.pack(int(wanted), int(wanted % 1 * 1_000_000))
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, raw)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, raw)
@@ -114,9 +118,8 @@ class Connection:
         valid until the next use of the connection."""
         request_id = self._request_id = self._request_id % 0xFFFFFFFF + 1
         try:
-            self.sock.sendall(HEADER.pack(MIN_LENGTH + len(body), op, flags, request_id) + body)
             cutter = self.cutter
-            size = self.sock.recv_into(cutter.window())
+            size = self._exchange(HEADER.pack(MIN_LENGTH + len(body), op, flags, request_id) + body)
             if size >= HEADER.size:
                 length, answer, _, answered = HEADER.unpack_from(cutter.buffer)
                 if length + LENGTH_FIELD == size and answer == op | ANSWER and answered == request_id:
@@ -133,6 +136,14 @@ class Connection:
             self.close()
             raise
 
+    def _exchange(self, request: bytes) -> int:
+        """Sends it, if it is not empty, and receives what comes first: how much. Raises OSError."""
+        if exchange is None:
+            if request:
+                self.sock.sendall(request)
+            return self.sock.recv_into(self.cutter.window())
+        return exchange(self.sock.fileno(), request, self.cutter.window(), self._timeout_ms)
+
     def append(
         self,
         topic_id: int,
@@ -147,12 +158,12 @@ class Connection:
         request_id = self._request_id = self._request_id % 0xFFFFFFFF + 1
         head = append_head(request_id, topic_id, producer_id, number, count, len(frames), key, flags, options)
         try:
+            cutter = self.cutter
             if len(frames) <= JOIN_UP_TO:
-                self.sock.sendall(head + frames)
+                size = self._exchange(head + frames)
             else:
                 self.send_parts([head, frames])
-            cutter = self.cutter
-            size = self.sock.recv_into(cutter.window())
+                size = self._exchange(b"")
             if size == ACK.size:
                 length, op, flags, answered, first_seq, stored, head_seq = ACK.unpack_from(cutter.buffer)
                 if op == ACK_OP and length == ACK_LENGTH and answered == request_id:
@@ -229,7 +240,7 @@ class Connection:
     def receive_some(self) -> int:
         """Bytes into an empty buffer: how many. Whoever does not use them up there and then tells the cutter."""
         try:
-            size = self.sock.recv_into(self.cutter.window())
+            size = self._exchange(b"")
         except OSError as exc:
             raise self._lost(exc) from exc
         if not size:
