@@ -10,6 +10,7 @@ from typing import Any
 
 import topicd
 from topicd import aio
+from topicd.client.core.operations import Declared
 
 HEAD = """# Client reference
 
@@ -67,7 +68,9 @@ def _class(name: str, cls: type[Any]) -> str:
 
 def _members(cls: type[Any]) -> dict[str, Any]:
     """Its own and those it inherits from classes of ours, which are listed nowhere else."""
-    ours = [base for base in reversed(cls.__mro__) if base.__module__.startswith("topicd.client.")]
+    # What is declared for both faces is a method of each: see give_methods.
+    own = (base for base in reversed(cls.__mro__) if base is not Declared)
+    ours = [base for base in own if base.__module__.startswith("topicd.client.")]
     return {member: value for base in ours or [cls] for member, value in vars(base).items()}
 
 
