@@ -34,6 +34,7 @@ VERSION = 1
 PART_MAGIC = b"TSNQ"
 IN_PARTS = 2  # version of a snapshot whose topics are in parts
 PART_BYTES = 16 * MIB
+_TOGETHER = 128  # topics that are put together before they are written
 _RUN_SHIFT = 32
 
 
@@ -163,15 +164,15 @@ class SnapshotStore:
         rest = {key: value for key, value in body.items() if key != "topics"}
         runs = _runs(topics)
         if len(runs) < 2:
-            packed = b"".join((_open_map(rest, "topics"), _packed_list(topics)))
-            replace_file(self._fs, path, [envelope.enclose(path, MAGIC, VERSION, packed)])
+            pieces = [_open_map(rest, "topics"), *_packed_list(topics)]
+            replace_file(self._fs, path, envelope.enclosed(path, MAGIC, VERSION, pieces))
             return
         checksums = []
         for part, some in enumerate(runs):
             part_path = self._directory / paths.snapshot_part_name(number, part)
-            content = envelope.enclose(part_path, PART_MAGIC, VERSION, _packed_list(some))
-            replace_file(self._fs, part_path, [content])
-            checksums.append(xxhash.xxh3_64_intdigest(content))
+            pieces = envelope.enclosed(part_path, PART_MAGIC, VERSION, _packed_list(some))
+            replace_file(self._fs, part_path, pieces)
+            checksums.append(_digest(pieces))
         envelope.save(self._fs, path, MAGIC, IN_PARTS, {**rest, "parts": checksums})
 
     def _find_good(self) -> None:
@@ -231,8 +232,17 @@ def _runs(topics: Sequence[bytes]) -> list[list[bytes]]:
     return runs
 
 
-def _packed_list(items: Sequence[bytes]) -> bytes:
-    return b"".join((msgpack.Packer().pack_array_header(len(items)), *items))
+def _packed_list(items: Sequence[bytes]) -> list[bytes]:
+    """In pieces of so many items."""
+    head = bytes(msgpack.Packer().pack_array_header(len(items)))
+    return [head, *(b"".join(items[at : at + _TOGETHER]) for at in range(0, len(items), _TOGETHER))]
+
+
+def _digest(pieces: Sequence[bytes]) -> int:
+    state = xxhash.xxh3_64()
+    for piece in pieces:
+        state.update(piece)
+    return state.intdigest()
 
 
 def _open_map(fields: dict[str, Any], last: str) -> bytes:

@@ -14,6 +14,7 @@ the new one is there, whole; load() never guesses.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,19 @@ def pack(path: Path, magic: bytes, version: int, body: Any) -> bytes:
 
 def enclose(path: Path, magic: bytes, version: int, packed: bytes) -> bytes:
     """The file around a body that is msgpack already."""
+    return b"".join(enclosed(path, magic, version, [packed]))
+
+
+def enclosed(path: Path, magic: bytes, version: int, pieces: Sequence[bytes]) -> list[bytes]:
+    """The file around a body in pieces, in pieces: to put a large one together would keep the interpreter's lock for
+    as long as its pages take to come, tens of milliseconds."""
     if len(magic) != 4:
         raise ValueError(f"magic must have 4 bytes, not {magic!r}")
-    if HEADER_BYTES + len(packed) > SMALL_FILE_MAX:
-        raise _wrong(path, "size", HEADER_BYTES + len(packed), f"at most {SMALL_FILE_MAX}")
-    head = _HEADER.pack(magic, version, 0, len(packed))
-    return b"".join((head, _CHECKSUM.pack(_checksum(head, packed)), packed))
+    size = sum(map(len, pieces))
+    if HEADER_BYTES + size > SMALL_FILE_MAX:
+        raise _wrong(path, "size", HEADER_BYTES + size, f"at most {SMALL_FILE_MAX}")
+    head = _HEADER.pack(magic, version, 0, size)
+    return [head + _CHECKSUM.pack(_checksum(head, *pieces)), *pieces]
 
 
 def unpack(path: Path, magic: bytes, version: int, raw: bytes) -> Any:
@@ -97,9 +105,10 @@ def _checked(path: Path, magic: bytes, version: int, raw: bytes) -> memoryview:
     return body
 
 
-def _checksum(head: bytes, body: bytes | memoryview) -> int:
+def _checksum(head: bytes, *pieces: bytes | memoryview) -> int:
     state = xxhash.xxh3_64(head)
-    state.update(body)
+    for piece in pieces:
+        state.update(piece)
     return state.intdigest()
 
 

@@ -32,6 +32,7 @@ class CreateRouter(Request, op=Op.ROUTER_CREATE, changes=True, answer=f"router, 
     sample: int = number(1, 1 << 32, default=1, help="one of so many, chosen by a hash")
     set_tag: str | None = text(limits.TEMPLATE_MAX, default=None, help="tag of the copies: {tag}, {node}, {source}")
     set_node: str | None = text(limits.TEMPLATE_MAX, default=None, help="node of the copies, likewise")
+    keep: bool = flag(default=False, help="sample, set_tag and set_node of a router that is there stay as they are")
 
 
 class GetRouter(Request, op=Op.ROUTER_GET, answer=f"router, {_OPTIONS}, {_PROGRESS}"):

@@ -17,6 +17,7 @@ _OPTIONS = (
     *("preserve_node", "preserve_tag", "filter", "allow_cycle"),
     *("guarantee", "sample", "set_tag", "set_node"),
 )
+_KEPT = ("sample", "set_tag", "set_node")
 FIELD = re.compile(r"\{(tag|node|source)\}")
 
 
@@ -39,8 +40,8 @@ class Definition:
     set_node: str | None = None
 
     @classmethod
-    def wanted(cls, want: CreateRouter) -> Definition:
-        """As it was asked for; what cannot be is refused."""
+    def wanted(cls, want: CreateRouter, there: Definition | None = None) -> Definition:
+        """As it was asked for; what cannot be is refused. there: the one of that name."""
         if want.source == want.dest:
             raise InvalidRequest(f"source and dest of a router are different topics, both are {want.source!r}")
         for name in (want.source, want.dest):
@@ -48,11 +49,15 @@ class Definition:
                 raise InvalidRequest(f"topic {name!r} is topicd's own: no router leads there", topic=name)
         if want.guarantee not in GUARANTEES:
             raise InvalidRequest(f"guarantee is {' or '.join(GUARANTEES)}, not {want.guarantee!r}")
-        for part, template in (("tag", want.set_tag), ("node", want.set_node)):
+        options = {name: getattr(want, name) for name in _OPTIONS}
+        if want.keep and there is not None:
+            options |= {name: getattr(there, name) for name in _KEPT}
+        for part in ("tag", "node"):
+            template = options[f"set_{part}"]
             _check_template(f"set_{part}", template)
-            if template is not None and not getattr(want, f"preserve_{part}"):
+            if template is not None and not options[f"preserve_{part}"]:
                 raise InvalidRequest(f"copies get a {part} (set_{part}) or have none (preserve_{part}), not both")
-        return cls(want.router, want.source, want.dest, **{name: getattr(want, name) for name in _OPTIONS})
+        return cls(want.router, want.source, want.dest, **options)
 
     def with_options_of(self, other: Definition) -> Definition:
         return replace(self, **{name: getattr(other, name) for name in _OPTIONS})

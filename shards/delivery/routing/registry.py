@@ -44,7 +44,7 @@ class Registry:
 
     async def create(self, want: CreateRouter) -> dict[str, Any]:
         async with self._turn():
-            wanted = Definition.wanted(want)
+            wanted = Definition.wanted(want, self._replica.graph.by_name.get(want.router))
             dest_known = await self._look(wanted.dest)
             if dest_known is None and not want.create_dest:
                 raise TopicNotFound(f"no topic named {wanted.dest!r}", topic=wanted.dest)

@@ -94,6 +94,18 @@ def test_what_does_not_go_together_is_refused_and_leaves_no_topic(web: Web, topi
     assert web("PUT", path(f"{topic}.5"), {"source": c, "dest": a, "allow_cycle": True}).status == 201
 
 
+def test_what_this_face_has_no_names_for_stays_as_it_is(web: Web, topic: str) -> None:
+    """Who makes sure again and again that a router is there does not turn a sample into everything."""
+    routers = web.daemon.client().routers
+    routers.create(topic, f"{topic}.a", f"{topic}.b", sample=100, set_tag="copy:{tag}")
+    assert web("PUT", path(topic), {"source": f"{topic}.a", "dest": f"{topic}.b", "filter": "x"}).status == 200
+    found = routers.get(topic)
+    assert (found.sample, found.set_tag, found.filter) == (100, "copy:{tag}", ["tag", "Eq", "x"])
+    stripped = {"source": f"{topic}.a", "dest": f"{topic}.b", "preserve_tag": False}
+    assert web("PUT", path(topic), stripped).status == 400  # its copies are given tags
+    assert routers.create(topic, f"{topic}.a", f"{topic}.b").router.sample == 1
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -64,6 +64,7 @@ async def put_router(call: Call, router: str, body: Router) -> Reply:
         filter=match,
         allow_cycle=body.allow_cycle,
         guarantee=body.guarantee,
+        keep=True,  # what this face has no names for
     )
     found = await call.service.shards.ask(ROUTERS, want)
     created = bool(found["created"])
