@@ -150,6 +150,11 @@ def _fitting(config: TopicConfig) -> TopicConfig:
     """The same, unless it asks for what a topic of its kind does not have."""
     if config.compact != "none" and config.durability == Durability.EPHEMERAL:
         raise InvalidRequest("config field compact needs segments: an ephemeral topic has none")
+    if config.breaker_failures > config.breaker_jobs:
+        raise InvalidRequest(
+            f"breaker_failures is at most breaker_jobs, {config.breaker_jobs}: of so many jobs never "
+            f"{config.breaker_failures} have failed"
+        )
     foreign, other = (QUEUES_ONLY, "queues: a log") if config.type == "log" else (LOGS_ONLY, "logs: a queue")
     for f in fields(TopicConfig):
         if f.name in foreign and getattr(config, f.name) != f.default:

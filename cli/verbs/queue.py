@@ -16,7 +16,7 @@ from topicd.cli.app import FIELD_VALUES, App, pass_app
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, Lazy
 from topicd.cli.options import MOMENT, SPAN, meta_option
-from topicd.cli.show.human import count, local_time, printable, printable_text
+from topicd.cli.show.human import count, local_time, parse_age, printable, printable_text
 from topicd.cli.show.queues import COLUMNS, all_stats, mode_text, oldest, row
 from topicd.cli.show.render import Column
 from topicd.cli.topic_names import complete_topics, known_topic
@@ -28,6 +28,7 @@ from topicd.words import counted
 if TYPE_CHECKING:
     from topicd.client.blocking.client import Client
     from topicd.client.blocking.queue import Queue
+    from topicd.client.core.jobs import OnConflict
     from topicd.client.core.queue_answers import JobState, QueueMode, QueueStats, Steered
 
 queue = Group(
@@ -112,6 +113,25 @@ def list_queues(app: App, prefix: str) -> None:
 # ---- putting ----
 
 
+class UntilType(click.ParamType[str | int]):
+    """`--until`: for how long a unique key is held; a length of time is in ms."""
+
+    name = "until"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        if isinstance(value, int) or value in ("done", "start"):
+            found: str | int = value
+            return found
+        age = parse_age(str(value))
+        if age is None:
+            self.fail(f"{value!r} is not done, start, or a time like 30s, 5m, 2h or 1d", param, ctx)
+        return round(age.total_seconds() * 1000)
+
+
+UNTIL = UntilType()
+CONFLICTS = ("drop", "replace", "reschedule")
+
+
 @queue.verb(
     "put",
     examples="""
@@ -121,6 +141,7 @@ def list_queues(app: App, prefix: str) -> None:
     seq 100 | topicctl queue put numbers - --lines          # a job per line
     """,
     apart=("--delay --at", "--lines --unique", "--lines --meta"),
+    needs=("--until --unique", "--on-conflict --unique"),
 )
 @NAME
 @click.argument("data")
@@ -130,6 +151,8 @@ def list_queues(app: App, prefix: str) -> None:
 @click.option("--priority", type=click.IntRange(0, 9), metavar="0-9", help="9 goes first; 4 is the default.")
 @click.option("--group", metavar="TEXT", help="Groups are served in turn.")
 @click.option("--unique", metavar="KEY", help="No second job while one with this key is there.")
+@click.option("--until", type=UNTIL, metavar="WHEN", help="How long that holds: done (the default), start, or a time.")
+@click.option("--on-conflict", type=click.Choice(CONFLICTS), help="What becomes of the second job [default: drop].")
 @click.option("--tag", metavar="TAG", help="Tag of the job; for workers, the task.")
 @meta_option
 @pass_app
@@ -142,9 +165,19 @@ def put(
     ready_at: datetime | None,
     tag: str | None,
     meta: dict[str, Any] | None,
+    until: str | int | None,
+    on_conflict: OnConflict | None,
     **how: Any,
 ) -> None:
-    """Put a job into QUEUE, which is created if there is none. DATA of - is stdin."""
+    """Put a job into QUEUE, which is created if there is none. DATA of - is stdin.
+
+    A second job with the same --unique key is dropped, takes the place of the first (replace), or only gives it its
+    own --delay or --at (reschedule).
+    """
+    if until is not None:
+        how |= {"until": until} if isinstance(until, str) else {"until": "time", "unique_ms": until}
+    if on_conflict is not None:
+        how["on_conflict"] = on_conflict
     if ready_at is not None:
         how["ready_at"] = ready_at
     if lines and data != "-":

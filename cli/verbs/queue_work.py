@@ -166,7 +166,8 @@ def run_command(command: list[str], job: Job) -> tuple[int, str]:
             command, input=job.data, env=environ, stderr=subprocess.PIPE, check=False, process_group=0
         )
     except (OSError, ValueError) as exc:
-        return _CANNOT_RUN, f"cannot run {command[0]}: {exc}"
+        why = exc.strerror if isinstance(exc, OSError) else None
+        return _CANNOT_RUN, f"cannot run {command[0]}: {why or exc}"
     sys.stderr.buffer.write(done.stderr)
     sys.stderr.flush()
     if done.returncode == 0:

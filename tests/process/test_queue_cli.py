@@ -109,6 +109,7 @@ def test_work_without_a_command_that_can_run_gives_the_job_back(daemon: Daemon) 
     run_ctl(daemon, "queue", "put", "broken", "a")
     done = run_ctl(daemon, "queue", "work", "broken", "--", "/no/such/command", code=1)
     assert "cannot be run" in done.stderr
+    assert done.stdout.endswith("cannot run /no/such/command: No such file or directory\n")
     assert (stats(daemon, "broken")["failed"], stats(daemon, "broken")["ready"]) == (0, 1)
 
 
@@ -127,6 +128,48 @@ def test_work_ends_politely_at_sigterm(daemon: Daemon, tmp_path: Path) -> None:
     assert done >= 1
     found = stats(daemon, "polite")
     assert (found["acked"], found["in_flight"], found["ready"]) == (done, 0, 3 - done)
+
+
+def test_before_a_job_has_died_there_are_no_dead_letters(daemon: Daemon) -> None:
+    run_ctl(daemon, "queue", "create", "healthy", "--dead-letter", "healthy.dead")
+    assert run_ctl(daemon, "queue", "dead", "list", "healthy").stdout == "no dead letters\n"
+    assert run_ctl(daemon, "queue", "dead", "redrive", "healthy", "--all").stdout == "0 redriven\n"
+    assert run_ctl(daemon, "queue", "dead", "redrive", "healthy", "--where", "reason~x").stdout == "0 redriven\n"
+    assert queue_json(daemon, "dead", "redrive", "healthy", "1", "2") == {
+        "queue": "healthy",
+        "redriven": 0,
+        "discarded": 0,
+        "skipped": [1, 2],
+    }
+    assert "healthy.dead" not in run_ctl(daemon, "topic", "list").stdout
+    assert "no topic" in run_ctl(daemon, "queue", "dead", "list", "no.such.queue", code=4).stderr
+
+
+def test_a_unique_key_is_held_as_long_as_is_said(daemon: Daemon) -> None:
+    def put(data: str, *more: str) -> object:
+        found = queue_json(daemon, "put", "keys", data, "--unique", "k", *more)
+        assert isinstance(found, dict)
+        return found["seq"], found["new"]
+
+    assert put("a", "--delay", "1h") == (1, True)
+    assert put("b", "--on-conflict", "drop") == (1, False)
+    assert put("c", "--on-conflict", "replace", "--until", "1h") == (2, True)
+    assert put("d", "--on-conflict", "reschedule", "--delay", "2h") == (2, False)
+    run_ctl(daemon, "queue", "retry", "keys", "2")
+    assert run_ctl(daemon, "queue", "work", "keys", "--idle", "0s", "--", "cat").stdout.startswith("c2 done")
+    assert put("e") == (2, False)  # for an hour
+    assert queue_json(daemon, "put", "keys", "f", "--unique", "s", "--until", "start") == {
+        "queue": "keys",
+        "seq": 3,
+        "new": True,
+    }
+    assert "only with --unique" in run_ctl(daemon, "queue", "put", "keys", "g", "--until", "done", code=2).stderr
+    run_ctl(daemon, "queue", "put", "keys", "g", "--unique", "k", "--until", "later", code=2)
+
+
+def test_a_time_is_told_as_people_read_it(daemon: Daemon) -> None:
+    run_ctl(daemon, "queue", "put", "tomorrow", "a", "--at", "2027-01-31T12:00+00:00")
+    assert "before 2027-01-31T12:00:00.000+00:00, in " in run_ctl(daemon, "queue", "why", "tomorrow", "1").stdout
 
 
 def test_what_is_no_queue_is_told(daemon: Daemon) -> None:

@@ -68,6 +68,16 @@ def test_the_type_may_be_repeated_but_not_changed() -> None:
         config.updated({"type": "queue"})
 
 
+def test_a_breaker_that_could_never_open_is_refused() -> None:
+    for make in (
+        lambda: TopicConfig.from_fields({"type": "queue", "breaker_failures": 101}),
+        lambda: TopicConfig.from_fields({"type": "queue", "breaker_failures": 10}).updated({"breaker_jobs": 9}),
+    ):
+        with pytest.raises(InvalidRequest, match="breaker_failures is at most breaker_jobs"):
+            make()
+    assert TopicConfig.from_fields({"type": "queue", "breaker_failures": 5, "breaker_jobs": 5}).breaker_jobs == 5
+
+
 @pytest.mark.parametrize("name", QUEUES_ONLY)
 def test_what_only_queues_have_is_refused_by_a_log(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"{name} is for queues"):

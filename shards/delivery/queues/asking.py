@@ -4,6 +4,7 @@ look-ups, however many jobs wait.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from topicd.frames import ts_at
@@ -224,10 +225,14 @@ def _because(service: QueueService, seq: int, found: str, row: dict[str, Any]) -
         return [f"{row['node']} holds it under lease {row['lease']} for another {row['deadline'] - now} ms"]
     if found == "delayed":
         tries = f", it was tried {counted(row['deliveries'], 'time')}" if row["deliveries"] else ""
-        return [f"it is not to run before {row['ready_at']}, in {row['ready_at'] - now} ms{tries}"]
+        return [f"it is not to run before {_utc(row['ready_at'])}, in {row['ready_at'] - now} ms{tries}"]
     if seq in jobs.damaged:
         return ["its record cannot be read: the storage is damaged"]
     return _group_stops(service, jobs.lane_of(seq)) + _queue_stops(service) + _before(service, seq)
+
+
+def _utc(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _group_stops(service: QueueService, lane: Lane) -> list[str]:

@@ -22,6 +22,7 @@ from topicd.client.blocking.work import Unseeing
 from topicd.client.core import queue_requests
 from topicd.client.core.held import Then
 from topicd.client.core.jobs import Acked, NackKind, ack_body, parse_acked, row_pieces
+from topicd.client.core.options import span
 from topicd.client.core.requests import Request, check_queue, open_any
 from topicd.client.core.settling import LEFT
 from topicd.client.core.working import WorkFigures, Working, rows_of
@@ -62,15 +63,13 @@ class AsyncWork(WorkFigures):
         lease_ms: int,
         idle: float | None,
     ) -> None:
-        if idle is not None and idle < 0:
-            raise InvalidRequest(f"idle is a number of seconds from 0 on, not {idle!r:.100}")
+        self._keeper: LeaseKeeper | None = None  # first: it ends with this, also if what follows is refused
         self._caller = caller
         self._loop = self._caller.loop
         self._queue = queue
         self._request = messages.Work(topic=name, node=node, max=most, lease_ms=lease_ms or None)
-        self._idle = idle
+        self._idle = None if idle is None else span("idle", idle)
         self._working: Working[AsyncJob] = Working(AsyncJob, self, name)
-        self._keeper: LeaseKeeper | None = None
         self._connection: AioConnection | None = None
         self._work_id = 0
         self._gathering: _Acks | None = None

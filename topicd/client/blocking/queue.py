@@ -62,7 +62,7 @@ from topicd.client.core.settling import (
     of_queue,
     wait_times,
 )
-from topicd.errors import TopicdError
+from topicd.errors import TopicdError, TopicNotFound
 from topicd.identity import job_producer
 from topicd.ipc.protocol.codec import Appended, checked_key
 from topicd.ipc.protocol.wire import FLAG_DONE, OP_ACK, OP_CLAIM
@@ -393,7 +393,10 @@ class Queue:
         """The dead letters of this queue, oldest first."""
         topic, left, at = dead_letters_of(self.stats()), limit, from_seq
         while left is None or left > 0:
-            page = self._client.fetch(topic, at)
+            try:
+                page = self._client.fetch(topic, at)
+            except TopicNotFound:
+                return  # no job has died yet
             for record in page:
                 letter = DeadLetter(record)
                 if letter.queue == self.name and (left is None or left > 0):
@@ -414,7 +417,10 @@ class Queue:
     def _redrive(self, seqs: Sequence[int] | None, *, discard: bool) -> Redriven:
         todo = Redriving(dead_letters_of(self.stats()), self.name, seqs, discard=discard)
         while (request := todo.next()) is not None:
-            todo.answered(self._caller.ask(request))
+            try:
+                todo.answered(self._caller.ask(request))
+            except TopicNotFound as exc:
+                todo.refused(exc)
         return todo.total
 
     # ---- schedules ----

@@ -23,6 +23,7 @@ from topicd.client.blocking.job import NOT_ITS_FAULT, Job, QueueHolder
 from topicd.client.blocking.leases import LeaseKeeper
 from topicd.client.core.held import Then
 from topicd.client.core.jobs import Acked, NackKind, ack_body, row_pieces
+from topicd.client.core.options import span
 from topicd.client.core.queue_requests import reason_of
 from topicd.client.core.requests import check_queue, open_any
 from topicd.client.core.settling import LEFT
@@ -45,14 +46,12 @@ class Work(WorkFigures):
     def __init__(
         self, caller: Caller, queue: QueueHolder, name: str, node: str, most: int, lease_ms: int, idle: float | None
     ) -> None:
-        if idle is not None and idle < 0:
-            raise InvalidRequest(f"idle is a number of seconds from 0 on, not {idle!r:.100}")
+        self._keeper: LeaseKeeper | None = None  # first: it ends with this, also if what follows is refused
         self._caller = caller
         self._queue = queue
         self._request = messages.Work(topic=name, node=node, max=most, lease_ms=lease_ms or None)
-        self._idle = idle
+        self._idle = None if idle is None else span("idle", idle)
         self._working: Working[Job] = Working(Job, self, name)
-        self._keeper: LeaseKeeper | None = None
         self._connection: Connection | None = None
         self._work_id = 0
         self._stop_id = 0

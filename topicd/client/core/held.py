@@ -142,8 +142,7 @@ class Finishing:
             self._jobs = jobs.made
             self.rows = jobs.rows
         else:
-            check_list(jobs, "jobs")
-            given = (jobs,) if isinstance(jobs, int) else tuple(jobs)
+            given = _listed(jobs)
             self._jobs = [one for one in given if isinstance(one, HeldJob)]
             self.rows = leased_rows(held_keys(given))
         for job in self._jobs:
@@ -159,13 +158,12 @@ class Finishing:
 
 def held_keys(jobs: Any) -> list[tuple[int, int]]:
     """(seq, lease) of jobs, or of what is given as such pairs; a seq alone has lease 0, which is not checked."""
-    check_list(jobs, "jobs")
-    given = [jobs] if isinstance(jobs, HeldJob | int) else list(jobs)
+    given = _listed(jobs)
     keys: list[tuple[int, int]] = []
     for one in given:
         if isinstance(one, HeldJob):
             keys.append(one.key)
-        elif isinstance(one, tuple) and len(one) == 2 and all(isinstance(part, int) for part in one):
+        elif _is_key(one):
             keys.append(one)
         elif isinstance(one, int) and not isinstance(one, bool):
             keys.append((one, 0))
@@ -174,6 +172,21 @@ def held_keys(jobs: Any) -> list[tuple[int, int]]:
     if any(not 0 < seq < 1 << 63 or not 0 <= lease < 1 << 64 for seq, lease in keys):
         raise InvalidRequest("a seq is a number from 1 on, a lease one from 0 on")
     return keys
+
+
+def _listed(jobs: Any) -> list[Any]:
+    """One or many. A tuple of two numbers is one key: taken for two seqs, it would finish what it was to fence."""
+    if isinstance(jobs, HeldJob | int) or _is_key(jobs):
+        return [jobs]
+    check_list(jobs, "jobs")
+    try:
+        return list(jobs)
+    except TypeError:
+        raise InvalidRequest(f"jobs, (seq, lease) pairs or seqs are wanted, not {jobs!r:.100}") from None
+
+
+def _is_key(given: Any) -> bool:
+    return isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, int) for part in given)
 
 
 def merged(then: Then) -> dict[str, list[Any]]:

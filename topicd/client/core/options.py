@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import EllipsisType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from topicd.client.core.events import Events
 from topicd.client.core.shardmap import ShardMap
@@ -33,6 +33,13 @@ def seconds(timeout: OwnTimeout, otherwise: float = DEFAULT_TIMEOUT_S) -> float:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise InvalidRequest(f"a timeout is a number of seconds, or None to wait for ever, not {timeout!r:.50}")
     return min(float(timeout), FOREVER_S)
+
+
+def span(what: str, given: Any) -> float:
+    """A number of seconds from 0 on; as many as poll() cannot wait are for ever."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise InvalidRequest(f"{what} is a number of seconds from 0 on, not {given!r:.100}")
+    return min(float(given), FOREVER_S)
 
 
 class Shared:

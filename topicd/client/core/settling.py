@@ -6,15 +6,17 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from topicd.client.core import queue_requests
 from topicd.client.core.encode import Encoded, Serializer, encode_list
 from topicd.client.core.held import Then, merged
 from topicd.client.core.jobs import Acked, chunks
+from topicd.client.core.options import span
 from topicd.client.core.queue_answers import QueueStats, Redriven
 from topicd.client.core.requests import Request
-from topicd.errors import BatchTooLarge, InvalidRequest
+from topicd.errors import BatchTooLarge, InvalidRequest, TopicNotFound
 from topicd.ipc.protocol.retry import Tempo
 from topicd.limits import CLAIM_MAX, LONG_POLL_MS_MAX, MAX_NODE
 from topicd.lists import check_list
@@ -39,10 +41,8 @@ def of_queue(config: dict[str, Any]) -> dict[str, Any]:
 
 def wait_times(tempo: Tempo, wait: float) -> Iterator[int]:
     """How long each attempt at a claim waits, in ms, until `wait` seconds are over; at least one attempt."""
-    if wait < 0:
-        raise InvalidRequest(f"wait is a number of seconds from 0 on, not {wait!r:.100}")
-    ends = tempo.monotonic() + wait
-    left = wait
+    left = span("wait", wait)
+    ends = tempo.monotonic() + left
     while True:
         yield min(max(0, int(left * 1000)), LONG_POLL_MS_MAX)
         left = ends - tempo.monotonic()
@@ -68,14 +68,24 @@ class Redriving:
         self._discard = discard
         self._at: int | None = 0 if seqs is None else None
         self._todo = [] if seqs is None else chunks(list(seqs))
+        self._asked: Sequence[int] = ()
 
     def next(self) -> Request[Redriven] | None:
         if self._todo:
-            return self._request(self._todo.pop(0), 0)
+            self._asked = self._todo.pop(0)
+            return self._request(self._asked, 0)
         return None if self._at is None else self._request((), self._at)
 
     def _request(self, seqs: Sequence[int], at: int) -> Request[Redriven]:
         return queue_requests.redrive(self._dead_letters, self._queue, seqs, at, CLAIM_MAX, self._discard)
+
+    def refused(self, error: TopicNotFound) -> None:
+        """Before the first job has died there is no topic with dead letters. Raises it if it is about another."""
+        if error.detail.get("topic") != self._dead_letters:
+            raise error
+        asked = [*self._asked, *(seq for piece in self._todo for seq in piece)]
+        self.total = replace(self.total, skipped=[*self.total.skipped, *asked])
+        self._todo, self._at = [], None
 
     def answered(self, found: Redriven) -> None:
         if self._at is not None:

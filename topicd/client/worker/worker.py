@@ -22,6 +22,7 @@ from topicd.client.blocking.job import Job
 from topicd.client.blocking.queue import Queue
 from topicd.client.blocking.work import Work
 from topicd.client.core.jobs import Put, bounded
+from topicd.client.core.options import span
 from topicd.client.worker.running import Runner
 from topicd.client.worker.tasks import Middleware, PutOptions, Task
 from topicd.client.worker.testing import Testing
@@ -60,7 +61,7 @@ class Worker:
         self.tasks: dict[str, Task[..., Any]] = {}
         self._middleware = list(middleware)
         self._lease_ms = lease_ms
-        self._grace = grace
+        self._grace = span("grace", grace)
         self._node = node
         self._target, self._token = target, token
         self._given = client
