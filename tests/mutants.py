@@ -188,6 +188,41 @@ MUTANTS = [
     ),
     # ---- topicd's own topics ----
     Mutant(
+        "routers: what a record says is taken for a template",
+        "shards/delivery/routing/copies.py",
+        "FIELD.sub(lambda found: names[found[1]], template)",
+        'template.replace("{tag}", names["tag"]).replace("{node}", names["node"]).replace("{source}", names["source"])',
+        pytest("tests/unit/delivery/routing/test_delivery_copies.py"),
+    ),
+    Mutant(
+        "routers: a stamp is written over what somebody else has there",
+        "shards/delivery/routing/copies.py",
+        "if _is_stamp(original.get(STAMP)):",
+        "if STAMP in original:",
+        pytest("tests/unit/delivery/routing/test_delivery_copies.py"),
+    ),
+    Mutant(
+        "odd: what is no directory is found out by whoever needs it",
+        "topicd/supervisor/resources.py",
+        "        layout.check(self._data)\n",
+        "",
+        pytest("tests/crash/test_odd_starts.py"),
+    ),
+    Mutant(
+        "odd: whoever opens a pipe waits for its other end",
+        "topicd/disk/fs.py",
+        "flags = os.O_NONBLOCK | (os.O_RDWR if write else os.O_RDONLY)",
+        "flags = os.O_RDWR if write else os.O_RDONLY",
+        pytest("tests/crash/test_odd_starts.py"),
+    ),
+    Mutant(
+        "odd: a link that leads nowhere is a file",
+        "shards/storage/segment/load.py",
+        "if leads_nowhere(fs, listed.path):",
+        "if False:",
+        pytest("tests/crash/test_odd_starts.py"),
+    ),
+    Mutant(
         "own topics: anybody writes them",
         "shards/delivery/topic/topic.py",
         "        if self.policy.own and not (keeps and self.name.startswith(keeps)):\n",
