@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import Crashed, FaultFs
 from topicd import paths
+from topicd.disk import envelope
 from topicd.shards.storage import snapshot
 from topicd.shards.storage.snapshot import SnapshotStore
 
@@ -201,3 +203,24 @@ def test_parts_are_durable_before_the_snapshot_that_names_them(disk: FakeDisk, s
             found = SnapshotStore(faults.inner.image(seed), HOME)
             assert found.load_newest() in ((1, entries(20)), (2, entries(30))), (call, seed)
             assert found.problems == []
+
+
+@pytest.mark.parametrize("part_bytes", [snapshot.PART_BYTES, 4 << 20])
+def test_many_topics_are_never_put_together_as_one(
+    disk: FakeDisk, monkeypatch: pytest.MonkeyPatch, part_bytes: int
+) -> None:
+    """Bytes of many megabytes keep the interpreter's lock while they are made; the file is the same in pieces."""
+    monkeypatch.setattr(snapshot, "PART_BYTES", part_bytes)
+    pieces: list[int] = []
+    enclosed = envelope.enclosed
+
+    def watched(path: Path, magic: bytes, version: int, given: Sequence[bytes]) -> list[bytes]:
+        made = enclosed(path, magic, version, given)
+        pieces.extend(map(len, made))
+        return made
+
+    monkeypatch.setattr(envelope, "enclosed", watched)
+    topics = [{"id": number, "name": "x" * 1_000} for number in range(8_000)]
+    SnapshotStore(disk, HOME).save({"run": 1, "topics": topics})
+    assert SnapshotStore(disk, HOME).load_newest() == (1, {"run": 1, "topics": topics})
+    assert sum(pieces) > 8_000_000 and max(pieces) < 256_000
