@@ -106,9 +106,10 @@ def create(
             set_tag=set_tag,
             set_node=set_node,
         )
+    done = "created" if made.created else "has other options now" if made.changed else "is there"
     app.out.either(
-        {"created": made.created, **asdict(made.router)},
-        f"router {name} {'created' if made.created else 'is there'}: {source} -> {dest}",
+        {"created": made.created, "changed": made.changed, **asdict(made.router)},
+        f"router {name} {done}: {source} -> {dest}",
     )
 
 

@@ -113,7 +113,11 @@ def test_checks_refuse_and_leave_nothing_behind(client: Client) -> None:
     with pytest.raises(RouterNotFound):
         client.routers.get("nobody")
     assert {topic.topic for topic in client.topics("chk.")} == {"chk.a", "chk.b", "chk.c"}
-    assert not client.routers.create("ab", "chk.a", "chk.b").created
+    again = client.routers.create("ab", "chk.a", "chk.b")
+    assert (again.created, again.changed) == (False, False)
+    again = client.routers.create("ab", "chk.a", "chk.b", sample=2)
+    assert (again.created, again.changed, again.router.sample) == (False, True, 2)
+    assert client.routers.create("ab", "chk.a", "chk.b").changed
 
 
 def test_creators_at_the_same_time_make_one(daemon: Daemon) -> None:

@@ -16,7 +16,7 @@ _PROGRESS = (
 )
 
 
-class CreateRouter(Request, op=Op.ROUTER_CREATE, changes=True, answer=f"router, created, {_OPTIONS}"):
+class CreateRouter(Request, op=Op.ROUTER_CREATE, changes=True, answer=f"router, created, changed, {_OPTIONS}"):
     """Records that come to source from now on are copied to dest. Again: other options, but the same way. It needs the
     right `admin` for both topics; both are created if they are missing."""
 

@@ -56,13 +56,13 @@ class Registry:
                 if changed != known:
                     await self.settle([known], "its router was changed")
                     await self._decide(changed.to_record(), changed.router)
-                return {"created": False, **changed.options()}
+                return {"created": False, "changed": changed != known, **changed.options()}
             await self._own.open()
             await self.settle(graph.reaching(wanted.dest), "another router leads to it")
             made = await self._with_topics(wanted)
             await self._decide(made.to_record(), made.router)
             await self._check_topics(made)
-            return {"created": True, **made.options()}
+            return {"created": True, "changed": False, **made.options()}
 
     async def delete(self, router: str) -> bool:
         async with self._turn():

@@ -13,10 +13,11 @@ from topicd.limits import LIST_PAGE_MAX, ROUTERS
 
 
 class Created(NamedTuple):
-    """The router, and whether it was there before."""
+    """The router; whether it was made just now, or has other options since."""
 
     router: RouterInfo
     created: bool
+    changed: bool = False
 
 
 class Skipped(NamedTuple):
@@ -45,7 +46,11 @@ def create(router: str, source: str, dest: str, filter: Match, sample: int, **op
     message = messages.CreateRouter(
         router=router, source=source, dest=dest, filter=tag_match(filter), sample=sample, **options
     )
-    return of_topic(message, ROUTERS, lambda answer: Created(router_of(answer), bool(answer.get("created"))))
+    return of_topic(message, ROUTERS, _created)
+
+
+def _created(answer: dict[str, Any]) -> Created:
+    return Created(router_of(answer), bool(answer.get("created")), bool(answer.get("changed")))
 
 
 def get(router: str) -> Request[RouterInfo]:
