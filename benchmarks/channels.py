@@ -5,8 +5,10 @@ watchers of a plain topic.
     python -m benchmarks.channels --members 1000 --messages 40
 
 A message goes out when every member has the one before. The members of a channel are tasks of one process, as in the
-test `fanout`, so their own time counts as well. Two channels are two such processes and two publishers, in two shards:
-that needs four cores and more to be twice as quick; what a delivery costs each process is told beside it.
+test `fanout`, so their own time counts as well.
+
+Whether two channels in two shards are quicker than one is measured with receivers that only count
+(benchmarks/draining.py), beside what a delivery costs each process: on few cores these are in each other's way.
 """
 
 from __future__ import annotations
@@ -14,13 +16,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from multiprocessing import get_context
@@ -30,13 +29,17 @@ from typing import Any
 
 import topicd
 import topicd.aio
+from benchmarks.draining import Channel, drain
 from topicd.bench.work import age_ns, stamped
 from topicd.channel import channel_topic
 from topicd.client.core.channels import ChannelMessage
+from topicd.paths import RunDir
 from topicd.placement import delivery_shard
 
 SIZE = 100
 WARM_UP = 3
+SHARDS = 2
+DRAINED = 100  # times as many messages where nobody waits for each
 
 
 def members(link: Connection, socket: str, name: str, count: int, messages: int, plain: bool) -> None:
@@ -107,45 +110,27 @@ def prepare(socket: str, name: str, count: int, *, persist: bool) -> None:
             client.channels.set_config(name, persist=True)
 
 
-def together(socket: str, names: list[str], count: int, messages: int) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = []
-    threads = [
-        threading.Thread(target=lambda name=name: found.append(measure(socket, name, count, messages, plain=False)))
-        for name in names
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
-
-
-def with_cost(
-    socket: str, names: list[str], count: int, messages: int
-) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """With the CPU time of one delivery, in microseconds, of each shard and of all receivers."""
-    before, ours = shards_cpu(socket), children_cpu()
-    found = together(socket, names, count, messages)
-    cost = {name: spent - before[name] for name, spent in shards_cpu(socket).items()}
-    cost["receivers"] = children_cpu() - ours
-    deliveries = len(names) * count * messages
-    return found, {f"{name}_us": round(spent / deliveries * 1e6, 1) for name, spent in cost.items()}
-
-
 def shards_cpu(socket: str) -> dict[str, float]:
     with topicd.connect(socket) as client:
-        return {row["name"]: row["cpu_s"] for row in client.status()["processes"] if row["name"].startswith("dlv")}
+        return {row["name"]: row["cpu_s"] for row in client.status()["processes"] if row["name"] != "supervisor"}
 
 
-def children_cpu() -> float:
-    """Of processes that have ended: the receivers of a measurement, and what it took to start them."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def drained(run: RunDir, names: list[str], count: int, messages: int) -> dict[str, float]:
+    """With the CPU time of one delivery, in microseconds, of each process."""
+    socket, before = str(run.socket), {}
+    shards = [str(run.delivery_socket(delivery_shard(channel_topic(name), SHARDS))) for name in names]
+    channels = [Channel(name, shard, socket) for name, shard in zip(names, shards, strict=True)]
+    found = drain(channels, count, messages, lambda: before.update(shards_cpu(socket)))
+    cost = {name: spent - before[name] for name, spent in shards_cpu(socket).items()}
+    cost |= {"publishers": found.publishers_s, "receivers": found.receivers_s}
+    deliveries = len(names) * count * messages
+    told = {f"{name}_us": round(spent / deliveries * 1e6, 2) for name, spent in cost.items()}
+    return {"deliveries_per_s": round(found.deliveries_per_s), **told}
 
 
 def in_two_shards() -> list[str]:
     names = [f"bench/{n}" for n in range(50)]
-    return [next(name for name in names if delivery_shard(channel_topic(name), 2) == shard) for shard in (0, 1)]
+    return [next(name for name in names if delivery_shard(channel_topic(name), SHARDS) == shard) for shard in (0, 1)]
 
 
 def bench(work_dir: Path, *, quick: bool) -> int:
@@ -155,16 +140,19 @@ def bench(work_dir: Path, *, quick: bool) -> int:
 def run(root: Path, count: int, messages: int) -> int:
     with tempfile.TemporaryDirectory(prefix="topicd-channels-") as run_dir:
         command = [sys.executable, "-m", "topicd", f"--data-dir={root}/data", f"--run-dir={run_dir}"]
-        daemon = subprocess.Popen([*command, "--delivery-shards=2", "--wal-shards=1"], stdout=subprocess.DEVNULL)
+        daemon = subprocess.Popen(
+            [*command, f"--delivery-shards={SHARDS}", "--wal-shards=1"], stdout=subprocess.DEVNULL
+        )
         try:
-            _measure_all(str(Path(run_dir) / "topicd.sock"), count, messages)
+            _measure_all(RunDir(Path(run_dir)), count, messages)
         finally:
             daemon.terminate()
             daemon.wait(30)
     return 0
 
 
-def _measure_all(socket: str, count: int, messages: int) -> None:
+def _measure_all(run: RunDir, count: int, messages: int) -> None:
+    socket = str(run.socket)
     with topicd.connect(socket, wait=30) as client:
         client.configure("plain", durability="disk")
     plain = measure(socket, "plain", count, messages, plain=True)
@@ -178,12 +166,9 @@ def _measure_all(socket: str, count: int, messages: int) -> None:
     names = in_two_shards()
     for name in names:
         prepare(socket, name, count // 2, persist=False)
-    one, cost = with_cost(socket, names[:1], count // 2, messages)
-    print("one channel, half the members", json.dumps(one), json.dumps(cost), flush=True)
-    two, cost = with_cost(socket, names, count // 2, messages)
-    scale = sum(each["deliveries_per_s"] for each in two) / one[0]["deliveries_per_s"]
-    what = f"{scale:.2f} times the deliveries on {os.cpu_count()} cores"
-    print("two channels in two shards, half each", json.dumps(two), json.dumps(cost), what, flush=True)
+    for many in (names[:1], names[1:], names):
+        found = drained(run, many, count // 2, messages * DRAINED)
+        print(f"{len(many)} of two channels in two shards, half the members each", json.dumps(found), flush=True)
 
 
 def main() -> int:
