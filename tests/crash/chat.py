@@ -19,7 +19,7 @@ from typing import Any
 from tests.support.chatpair import Pair
 from tests.support.daemon import SUPERVISOR
 from topicd.client.blocking.chat import Chat
-from topicd.errors import Conflict, ConnectionLost, Forbidden, TopicdError
+from topicd.errors import ChatNotFound, Conflict, ConnectionLost, Forbidden, TopicdError
 
 USERS = [f"user {number}" for number in range(8)]
 ROOMS = [f"room {number}" for number in range(5)]
@@ -58,7 +58,7 @@ class Storm:
                 chat.put_identity(user, self.random.randbytes(9))
             else:
                 chat.mark(room, 1, user=user)
-        except (Forbidden, Conflict):
+        except (ChatNotFound, Forbidden, Conflict):
             pass
         self.counts["operations"] += 1
 
@@ -162,6 +162,8 @@ def shown(chat: Chat, user: str) -> list[tuple[Any, ...]]:
 def run(root: Path, rounds: int, seed: int, tell: Callable[[str], None]) -> dict[str, int]:
     storm = Storm(root, seed)
     with storm.pair:
+        for room in ROOMS:
+            storm.pair.chats()[0].add(room, USERS[0])
         for number in range(1, rounds + 1):
             try:
                 storm.round()

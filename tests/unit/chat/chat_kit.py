@@ -78,7 +78,7 @@ class Shop:
         op = Add(keys.chat_id(chat), keys.user_id(user), role, self.clock.stamp(), who, int(Kind.GROUP), chat, user)
         return self.do(op)[0]  # type: ignore[no-any-return]
 
-    def remove(self, chat: str, user: str, by: str = "") -> Member:
+    def remove(self, chat: str, user: str, by: str = "") -> bool:
         who = keys.user_id(by) if by else b""
         return self.do(Remove(keys.chat_id(chat), keys.user_id(user), self.clock.stamp(), who, chat, user))[0]  # type: ignore[no-any-return]
 

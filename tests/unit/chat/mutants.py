@@ -121,4 +121,18 @@ MUTANTS = [
         "            why =",
         "test_chat_unreadable.py",
     ),
+    (
+        "chat: who is removed hears of it with the next message only",
+        "shards/chat/changes.py",
+        "        if were - stays:\n            self._told.parted.add(chat)\n",
+        "",
+        "test_chat_live.py",
+    ),
+    (
+        "chat: who was removed listens on",
+        "shards/chat/live.py",
+        "            self.close()\n            return\n        while",
+        "            return\n        while",
+        "test_chat_live.py",
+    ),
 ]
