@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,6 +53,13 @@ class App:
             if chosen is not None:
                 return {"target": chosen.target, "token": chosen.token(), "ca_file": chosen.ca_file or None}
         return {"target": self.socket}
+
+    @property
+    def remote(self) -> bool:
+        """Is that daemon on another machine?"""
+        from topicd.client.core.address import is_remote
+
+        return is_remote(str(self.where().get("target") or os.environ.get("TOPICD_SOCKET", "")))
 
 
 pass_app = click.make_pass_decorator(App, ensure=True)

@@ -10,9 +10,10 @@ import click
 
 from topicd.cli.app import App, Verb, pass_app, verb
 from topicd.cli.ask import confirm
-from topicd.cli.exits import Exit
+from topicd.cli.exits import CliError, Exit
 from topicd.cli.show.human import count, duration, local_time, parse_age, size
 from topicd.cli.show.render import Column
+from topicd.client.core.address import CA_FILE_ENV
 from topicd.words import counted
 
 TOKEN_ENV = "TOPICD_SYNC_TOKEN"
@@ -37,6 +38,7 @@ def stats(app: App) -> None:
             ("kept from", local_time(found["cutoff_ms"]) if found["cutoff_ms"] else "the beginning"),
             ("listeners", count(found["listeners"])),
             ("taken from other stores", count(found["synced_in"])),
+            *([("not understood", counted(found["unreadable"], "entry", "entries"))] if found["unreadable"] else []),
         ]
     )
 
@@ -66,25 +68,38 @@ def digest(app: App, fresh: bool) -> None:
 )
 @click.argument("target")
 @click.option("--token", metavar="TOKEN", help=f"With the scope sync, for the other store ({TOKEN_ENV}).")
+@click.option(
+    "--ca-file",
+    type=click.Path(),
+    metavar="FILE",
+    help=f"Certificates to trust, on the machine of the daemon ({CA_FILE_ENV}, if that is this one).",
+)
 @click.option("--method", type=click.Choice(["negentropy", "digest"]), default="negentropy", show_default=True)
 @click.option("--watch", is_flag=True, help="Again and again, until it is interrupted.")
 @click.option("--every", metavar="AGE", default="10s", show_default=True, help="With --watch: how often.")
 @pass_app
-def sync(app: App, target: str, token: str | None, method: str, watch: bool, every: str) -> int:
+def sync(app: App, target: str, token: str | None, ca_file: str | None, method: str, watch: bool, every: str) -> int:
     """Make the chat store and the one at TARGET equal, in both directions."""
     pause = parse_age(every)
     if pause is None:
         raise click.UsageError(f"--every {every!r} is no time like 10s, 5m")
-    from topicd.errors import Conflict, TopicdError
+    from topicd.errors import Conflict, TopicdError, Unauthorized
 
     token = token or os.environ.get(TOKEN_ENV)
+    if ca_file is None and target.startswith("tls://") and "?" not in target and not app.remote:
+        found_here = os.environ.get(CA_FILE_ENV)
+        ca_file = os.path.abspath(found_here) if found_here else None
     with app.connect() as client:
         while True:
             try:
-                found = client.chat.sync(target, token=token, method=method)
+                found = client.chat.sync(target, token=token, method=method, ca_file=ca_file)
                 _say_sync(app, found)
                 if not watch:
                     return Exit.OK if found["equal"] else Exit.TRY_AGAIN
+            except Unauthorized as exc:
+                # It is the other store that refuses, which has tokens and certificates of its own.
+                hint = f"{TOKEN_ENV} or --token holds its token, {CA_FILE_ENV} or --ca-file the certificates to trust"
+                raise CliError(exc.message, Exit.REFUSED, hint, exc.code) from None
             except TopicdError as exc:
                 if not (watch and (exc.retriable or isinstance(exc, Conflict))):
                     raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -160,9 +161,17 @@ class AsyncChat:
         missing, goes on without them."""
         return await self._ask(requests.rebuild(over_holes), LONG_S)
 
-    async def sync(self, target: str, *, token: str | None = None, method: str = "negentropy") -> dict[str, Any]:
-        """Makes this store and another one equal."""
-        return await self._ask(requests.sync(target, token, method), LONG_S)
+    async def sync(
+        self,
+        target: str,
+        *,
+        token: str | None = None,
+        method: str = "negentropy",
+        ca_file: str | os.PathLike[str] | None = None,
+    ) -> dict[str, Any]:
+        """Makes this store and another one equal. `ca_file`, a file of the daemon's machine, holds the certificates to
+        trust instead of the system's."""
+        return await self._ask(requests.sync(target, token, method, ca_file), LONG_S)
 
     # ---- listening ----
 

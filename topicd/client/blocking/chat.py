@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -158,9 +159,17 @@ class Chat:
         missing, goes on without them."""
         return self._ask(requests.rebuild(over_holes), LONG_S)
 
-    def sync(self, target: str, *, token: str | None = None, method: str = "negentropy") -> dict[str, Any]:
-        """Makes this store and another one equal."""
-        return self._ask(requests.sync(target, token, method), LONG_S)
+    def sync(
+        self,
+        target: str,
+        *,
+        token: str | None = None,
+        method: str = "negentropy",
+        ca_file: str | os.PathLike[str] | None = None,
+    ) -> dict[str, Any]:
+        """Makes this store and another one equal. `ca_file`, a file of the daemon's machine, holds the certificates to
+        trust instead of the system's."""
+        return self._ask(requests.sync(target, token, method, ca_file), LONG_S)
 
     # ---- listening ----
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
+from topicd.client.core.address import with_ca_file
 from topicd.client.core.requests import Request
 from topicd.errors import Forbidden, FormatError, InvalidRequest, TopicdError, from_wire
 from topicd.ipc.protocol import chat as wire
@@ -276,8 +277,11 @@ def rebuild(over_holes: bool) -> Request[dict[str, Any]]:
     return _request(wire.Rebuild(over_holes=over_holes))
 
 
-def sync(target: str, token: str | None, method: str) -> Request[dict[str, Any]]:
-    return _request(wire.SyncWith(target=target, token=token, method=method))
+def sync(
+    target: str, token: str | None, method: str, ca_file: str | os.PathLike[str] | None
+) -> Request[dict[str, Any]]:
+    where = with_ca_file(target, ca_file) or target
+    return _request(wire.SyncWith(target=where, token=token, method=method))
 
 
 # ---- listening ----
