@@ -113,6 +113,8 @@ def _say_sync(app: App, found: dict[str, Any]) -> None:
         return
     parts = [f"{one['sent']} sent, {one['received']} taken ({name})" for name, one in found["domains"].items()]
     how = "equal now" if found["equal"] else "not equal: somebody wrote meanwhile"
+    if found["cutoff_ms"]:
+        how += f" (messages after {local_time(found['cutoff_ms'])}; one of the two keeps no older ones)"
     carried = f"{size(found['bytes_out'])} out, {size(found['bytes_in'])} in, {counted(found['rounds'], 'request')}"
     app.out.text(f"{how}; {', '.join(parts)}; {carried}, {duration(found['seconds'])}")
 

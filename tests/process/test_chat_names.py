@@ -107,6 +107,8 @@ def test_http_says_what_is_wrong_in_the_words_of_chats(daemon: Daemon, chat: Cha
         assert (refused.status, refused.code) == (409, "conflict")
         refused = web("GET", "/v0/chat/hall/messages?user=bob")
         assert (refused.status, refused.code) == (403, "forbidden")
+        removed = web("POST", "/v0/chat/hall/remove", {"member": "zed", "user": "ann"})
+        assert (removed.status, removed.body["was_member"]) == (200, False)
     finally:
         web.close()
 

@@ -173,8 +173,8 @@ async def add(call: Call, room: str, body: NewMember) -> Reply:
 @endpoint("POST", "/v0/chat/{room}/remove", "write", body=GoneMember, answers=_STORED)
 async def remove(call: Call, room: str, body: GoneMember) -> Reply:
     """Remove a member, as an admin of the chat or as the member."""
-    await _asked(_chat(call.service).remove(room, body.member, user=_user(call, body.user)))
-    return call.answer({"removed": body.member})
+    was_member = await _asked(_chat(call.service).remove(room, body.member, user=_user(call, body.user)))
+    return call.answer({"removed": body.member, "was_member": was_member})
 
 
 @endpoint("GET", "/v0/chat/identity", "read", query={"of": "whose"}, answers=_KNOWN)
