@@ -4,6 +4,9 @@ loss, and neither is stored before it is true. Bytes: docs/formats.md.
 A failure (EIO, ENOSPC) makes everything above failed_pos void, and everything below is durable. The shard then drops
 ring bytes until the producer answers with the position where valid bytes begin again.
 
+A sync that somebody waits for happens in the turn. One that is only due, of class disk, runs beside the turns (aside.py):
+it covers what was written when it began.
+
 Under pressure (ipc/pressure.py) a group waits for company, up to the commit window: it grows until one slice of time
 brings nothing, or a ring has little room left. Without pressure nothing waits.
 """
@@ -71,6 +74,7 @@ class Committer:
         self._waited_us = 0  # of the group under way
         self.group_limit = 0
         self.last_sync = clock.monotonic()
+        self._beside: list[int] = []  # what the inlets had written when the sync beside the turns began
         self._latched_since: float | None = None
         self._finished: dict[int, tuple[int, ...]] = {}
         self._attested_lsn = 0
@@ -122,20 +126,21 @@ class Committer:
         group = self._gather()
         if group and not self._write(group):
             return True
-        synced = self._sync_wanted() and self._sync()
-        return bool(group) or synced
+        return self._see_to_syncs() or bool(group)
 
     def pending(self) -> bool:
         """Is there something a turn would do now? Asked after announcing sleep."""
         if self.read_only_errno:
             return False
-        return any(i.ring.head > i.written and not self._is_void(i) for i in self.inlets) or self._sync_wanted()
+        return any(i.ring.head > i.written and not self._is_void(i) for i in self.inlets) or (
+            self.log.has_ended or self._sync_awaited() or self._sync_due()
+        )
 
     def next_deadline(self) -> float | None:
         """Seconds until a turn is due without anybody ringing."""
         if self.read_only_errno:
             return _RETRY_LATCHED_S
-        if self.log.dirty:
+        if self.log.dirty and not self.log.syncs_beside:
             return max(0.0, self.last_sync + self.disk_sync_s - self._clock.monotonic())
         return None
 
@@ -286,10 +291,43 @@ class Committer:
         if take.inlet.bell is not None and ring.write_wanted_pos > take.start:
             take.inlet.bell.ring_and_yield()
 
-    def _sync_wanted(self) -> bool:
-        if any(i.ring.sync_wanted_pos > i.synced and i.written > i.synced for i in self.inlets):
+    def _see_to_syncs(self) -> bool:
+        """False: there is nothing to do."""
+        ended = self.log.has_ended
+        if ended and not self._end_beside():
             return True
-        return self.log.dirty and self._clock.monotonic() - self.last_sync >= self.disk_sync_s
+        if self._sync_awaited():
+            return self._sync()
+        if self._sync_due():
+            self._begin_beside()
+            return True
+        return ended
+
+    def _sync_awaited(self) -> bool:
+        return any(i.ring.sync_wanted_pos > i.synced and i.written > i.synced for i in self.inlets)
+
+    def _sync_due(self) -> bool:
+        if not self.log.dirty or self.log.syncs_beside:
+            return False
+        return self._clock.monotonic() - self.last_sync >= self.disk_sync_s
+
+    def _begin_beside(self) -> None:
+        self._beside = [inlet.written for inlet in self.inlets]
+        self.last_sync = self._clock.monotonic()
+        try:
+            self.log.begin_sync()
+        except OSError as exc:
+            self.sync_failed(exc)
+
+    def _end_beside(self) -> bool:
+        try:
+            took_s = self.log.end_sync()
+        except OSError as exc:
+            self._fail(exc, "sync")
+            return False
+        self._note_sync(took_s)
+        self._tell_synced(self._beside)
+        return True
 
     def _sync(self) -> bool:
         started = self._clock.monotonic()
@@ -299,25 +337,27 @@ class Committer:
             self._fail(exc, "sync")
             return False
         self.last_sync = self._clock.monotonic()
-        took_us = round((self.last_sync - started) * 1_000_000)
-        for inlet in self.inlets:
-            inlet.ring.set_sync_took(took_us)
-        self._tell_synced()
-        self.sync_latency.note(self.last_sync - started)
-        self.syncs += 1
+        self._note_sync(self.last_sync - started)
+        self._tell_synced([inlet.written for inlet in self.inlets])
         return True
+
+    def _note_sync(self, took_s: float) -> None:
+        for inlet in self.inlets:
+            inlet.ring.set_sync_took(round(took_s * 1_000_000))
+        self.sync_latency.note(took_s)
+        self.syncs += 1
 
     def _note_synced_by_rotation(self) -> None:
         # Rotation synced the finished file; what was written before this group is durable.
         self.syncs += 1
         self.last_sync = self._clock.monotonic()
-        self._tell_synced()
+        self._tell_synced([inlet.written for inlet in self.inlets])
 
-    def _tell_synced(self) -> None:
-        for inlet in self.inlets:
-            if inlet.synced == inlet.written:
+    def _tell_synced(self, positions: list[int]) -> None:
+        for inlet, position in zip(self.inlets, positions, strict=True):
+            if position <= inlet.synced:
                 continue
-            before, inlet.synced = inlet.synced, inlet.written
+            before, inlet.synced = inlet.synced, position
             inlet.ring.set_synced(inlet.synced)
             if inlet.bell is not None and inlet.ring.sync_wanted_pos > before:
                 inlet.bell.ring_and_yield()

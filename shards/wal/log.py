@@ -1,19 +1,27 @@
 """The log of one WAL shard: where the next group goes, and which file is next. Promise: after append() returns the
 group is in the file, after sync() everything appended survives power loss; a file whose sync failed is never
 written again. Knows files and LSNs, no rings.
+
+A sync that nobody waits for runs beside (aside.py): begin_sync() says what it will cover, end_sync() that it does. Whoever
+cannot wait for its turn, a sync that is awaited or the end of the file, waits for that one first, and hears its failure.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from topicd import paths
 from topicd._native.interface import Buffer
 from topicd.disk.fs import Fs
+from topicd.limits import MIB
 from topicd.shards.storage import walfile
+from topicd.shards.wal.aside import ENDED, Aside, InTurn
 from topicd.shards.wal.spares import Prepared, Spares
+
+_PIECE = 1 * MIB  # unsynced, it is sent to the disk
 
 
 def _nearly_full(file: Prepared) -> int:
@@ -22,8 +30,13 @@ def _nearly_full(file: Prepared) -> int:
 
 
 class WalLog:
-    def __init__(self, fs: Fs, directory: Path, file_bytes: int, run: int, seed: int) -> None:
+    def __init__(
+        self, fs: Fs, directory: Path, file_bytes: int, run: int, seed: int, aside: Aside | None = None
+    ) -> None:
         self._fs = fs
+        self.aside = InTurn() if aside is None else aside
+        self._covers: int | None = None  # up to here, if a sync beside is under way
+        self._sent_lsn = 0
         self._directory = directory
         self._file_bytes = file_bytes
         self.run = run
@@ -47,6 +60,7 @@ class WalLog:
         # Also when it was there: a start before this one may not have come to the sync.
         self._fs.sync_dir(self._directory.parent)
         self._spares.open()
+        self.aside.open()
         self.lsn = self.synced_lsn = lsn
         if first_lsn is not None and self._reopen(first_lsn):
             return
@@ -55,6 +69,7 @@ class WalLog:
     def close(self) -> None:
         self._abandon_active()
         self._spares.close()
+        self.aside.close()
 
     def fits(self, length: int) -> bool:
         """Does the next group go to the file that is in use?"""
@@ -77,6 +92,7 @@ class WalLog:
         header = walfile.group_header(length, self.lsn, self.synced_lsn, self.run, self.seed)
         active.file.pwrite([header, *parts], offset)
         self.lsn += need
+        self.send_ahead()
 
     def native_room(self) -> tuple[int, int]:
         """(descriptor of the file in use, offset up to which groups may be written through it with nothing else to be
@@ -88,7 +104,46 @@ class WalLog:
         limit = min(active.filled_to, active.size)
         return fd, limit if self._spares.any_ready else min(limit, _nearly_full(active))
 
+    def send_ahead(self) -> None:
+        """Let the disk begin with what was written, so that the next sync has little to do."""
+        start = max(self._sent_lsn, self.synced_lsn, self.first_lsn)
+        if self._active is not None and self.lsn - start >= _PIECE:
+            self._sent_lsn = self.lsn
+            self.aside.send(self._active.file, start - self.first_lsn, self._offset)
+
+    @property
+    def syncs_beside(self) -> bool:
+        return self._covers is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Is there an end_sync() that does not wait?"""
+        return self._covers is not None and self.aside.state == ENDED
+
+    def begin_sync(self) -> None:
+        """Sync what is written now, beside what comes."""
+        file = self._require_active().file
+        self._covers = self.lsn
+        self.aside.begin(file)
+
+    def end_sync(self) -> float:
+        """The seconds that it took; waits for it if it has to."""
+        covers, self._covers = self._covers, None
+        try:
+            took_s = self.aside.take()
+        except OSError:
+            self.sync_failed()
+            raise
+        if covers is not None:
+            self.synced_lsn = covers
+        return took_s
+
     def sync(self) -> None:
+        if self.syncs_beside:
+            # Of a failure only one of two syncs at once would hear.
+            self.end_sync()
+            if not self.dirty:
+                return
         try:
             self._require_active().file.sync_data()
         except OSError:
@@ -160,6 +215,7 @@ class WalLog:
         if self._active is not None:
             if self.dirty:
                 self.sync()
+            self.aside.leave(self._active.file)
             self._spares.finish(self._active)
             self._active = None
             self.rotations += 1
@@ -184,6 +240,11 @@ class WalLog:
         self.first_lsn = lsn
 
     def _abandon_active(self) -> None:
+        if self._covers is not None:
+            self._covers = None
+            with suppress(OSError):  # all that is not synced is void, with the file
+                self.aside.take()
         if self._active is not None:
+            self.aside.leave(self._active.file)
             self._spares.release(self._active)
             self._active = None

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from topicd import _native, child
+from topicd.clock import SystemClock
 from topicd.ipc.ring import RingConsumer
 from topicd.ipc.shardboot import DELIVERY
 from topicd.ipc.slots import Slots
@@ -24,6 +25,7 @@ from topicd.shards.process.linger import Linger
 from topicd.shards.process.runtime import Shard
 from topicd.shards.storage.walfile import fresh_lsn
 from topicd.shards.wal import adopt, turns
+from topicd.shards.wal.aside import Beside, InTurn
 from topicd.shards.wal.committer import Committer, Inlet
 from topicd.shards.wal.log import WalLog
 from topicd.shards.wal.turns import LEFT_TO_PYTHON, NativeTurns, Why
@@ -74,7 +76,9 @@ class WalShard:
         shard, info = self._shard, self._shard.boot
         directory = shard.data.wal_shard(info.index)
         payload = self._state.read()
-        self._log = WalLog(shard.fs, directory, shard.settings.wal_file_bytes, info.run, info.wal_seed)
+        # With the clock of a test every call is made in its turn.
+        aside = Beside(shard.bell.ring_always) if isinstance(shard.clock, SystemClock) else InTurn()
+        self._log = WalLog(shard.fs, directory, shard.settings.wal_file_bytes, info.run, info.wal_seed, aside)
         if payload is None:
             self._adopted, end_lsn = adopt.adopt_previous_run(shard, self.damage)
             end = adopt.settle_tail(shard, info.index, end_lsn, self.damage)

@@ -27,7 +27,8 @@ its clock, gets Committer.turn(), which is the reference. The page both sides sh
  25   groups, bytes, syncs, error  C   of this call
  29   samples_max      Python
  30   samples          C         how many
- 31   inlets           both      written, synced (both), bell_at, bell_fd (Python; all bits set: no bell) of each ring
+ 31   aside            Python    of the sync beside (aside.py), set by its thread
+ 32   inlets           both      written, synced (both), bell_at, bell_fd (Python; all bits set: no bell) of each ring
   .   samples          C         what each sync took, ns
 """
 
@@ -45,7 +46,8 @@ from topicd.shards.process.linger import Linger
 from topicd.shards.wal.committer import Committer
 from topicd.shards.wal.log import WalLog
 
-_INLETS = 31
+_ASIDE = 31
+_INLETS = 32
 _WORDS_PER_INLET = 4
 _SAMPLES = 1024
 _ENOUGH = 1 * MIB  # then figures are counted
@@ -64,9 +66,10 @@ class Why(IntEnum):
     ENOUGH = 6
     WRITE_FAILED = 7
     SYNC_FAILED = 8
+    ASIDE = 9  # a sync beside the turns is due, has ended, or is in the way of one that is awaited
 
 
-LEFT_TO_PYTHON = frozenset({Why.PRESSURE, Why.ROOM})
+LEFT_TO_PYTHON = frozenset({Why.PRESSURE, Why.ROOM, Why.ASIDE})
 
 
 class NativeTurns:
@@ -94,6 +97,7 @@ class NativeTurns:
         words[17] = lone_bytes
         words[19], words[22] = roused.most_ns, answered.most_ns
         words[29] = _SAMPLES
+        self._log.aside.show_in(self._page, 8 * _ASIDE)
         for number, inlet in enumerate(inlets):
             at = _INLETS + _WORDS_PER_INLET * number
             words[at + 2] = inlet.bell.at if inlet.bell is not None else 0
@@ -133,6 +137,7 @@ class NativeTurns:
         if words[25]:
             wal.lsn = words[4]
         wal.synced_lsn = words[5]
+        wal.send_ahead()
         committer.state.number = words[12]
         for number, inlet in enumerate(committer.inlets):
             at = _INLETS + _WORDS_PER_INLET * number

@@ -132,11 +132,13 @@ def test_what_waits_to_be_sent_again_survives_a_second_failure(story: Story, fau
     faults.calls.clear()
     machine = story.machine
     machine.clock.advance(60)
-    machine.turn_wals_only()  # the sync fails, the WAL shard works again at once
+    machine.turn_wals_only()  # the sync fails beside the turn,
+    machine.turn_wals_only()  # this one hears of it, and the WAL shard works again at once
     machine.deliveries[0].turn.doorbell()  # everything is sent again; not all of it fits
     assert machine.deliveries[0].outlets[0].backlog_bytes > 0
     faults.calls.clear()
     machine.clock.advance(60)
+    machine.turn_wals_only()
     machine.turn_wals_only()  # what did fit fails a second time
     faults.only = faults.fail_at = None
     machine.settle()

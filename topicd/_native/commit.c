@@ -42,7 +42,8 @@
 #define NS_PER_S 1000000000u
 #define MISSES_MAX 6u /* shards/process/linger.py */
 
-enum why { TICK = 1, MESSAGE, SIGNAL, PRESSURE, ROOM, ENOUGH, WRITE_FAILED, SYNC_FAILED };
+enum why { TICK = 1, MESSAGE, SIGNAL, PRESSURE, ROOM, ENOUGH, WRITE_FAILED, SYNC_FAILED, ASIDE };
+enum aside { NONE, UNDER_WAY, ENDED }; /* shards/wal/aside.py */
 
 /* The page, all u64: shards/wal/turns.py draws it. */
 typedef struct {
@@ -61,6 +62,7 @@ typedef struct {
     linger_t roused, answered;
     uint64_t groups, bytes, syncs, error; /* of this call */
     uint64_t samples_max, samples;        /* of syncs, behind the inlets */
+    uint64_t aside;                       /* of the sync beside, set by its thread */
     inlet_t inlets[];
 } page_t;
 
@@ -225,14 +227,24 @@ static void tell_written(const loop_t *l, const group_t *g, uint64_t took_us)
     }
 }
 
-static bool sync_wanted(const loop_t *l, uint64_t now)
+static bool sync_awaited(const loop_t *l)
 {
-    const page_t *p = l->page;
     for (unsigned i = 0; i < l->rings; i++) {
-        const inlet_t *inlet = &p->inlets[i];
+        const inlet_t *inlet = &l->page->inlets[i];
         if (inlet->written > inlet->synced && load(l->ring[i], RING_SYNC_WANTED) > inlet->synced)
             return true;
     }
+    return false;
+}
+
+static enum aside aside_of(const page_t *p) { return (enum aside)__atomic_load_n(&p->aside, __ATOMIC_ACQUIRE); }
+
+/* Has Python to begin or to end a sync beside the turns? */
+static bool beside_due(const page_t *p, uint64_t now)
+{
+    enum aside aside = aside_of(p);
+    if (aside != NONE)
+        return aside == ENDED;
     return p->lsn > p->synced_lsn && now >= p->last_sync_ns + p->disk_sync_ns;
 }
 
@@ -295,7 +307,13 @@ static enum why turn(const loop_t *l, bool *busy)
         tell_written(l, &g, us_of(now_ns() - began));
     }
     *busy = g.length > 0;
-    if (sync_wanted(l, now_ns())) {
+    bool awaited = sync_awaited(l);
+    /* Two syncs at once: of a failure only one would hear. */
+    if (awaited ? aside_of(p) != NONE : beside_due(p, now_ns())) {
+        p->rung = 0;
+        return ASIDE;
+    }
+    if (awaited) {
         int error = sync_file(l);
         if (error)
             return failed(p, error, SYNC_FAILED);
@@ -311,7 +329,7 @@ static bool pending(const loop_t *l)
     for (unsigned i = 0; i < l->rings; i++)
         if (load(l->ring[i], RING_HEAD) > l->page->inlets[i].written)
             return true;
-    return sync_wanted(l, now_ns());
+    return sync_awaited(l) || beside_due(l->page, now_ns());
 }
 
 /* Linger.worthwhile() and Linger.until(pending) */
@@ -359,7 +377,7 @@ static enum why rest(const loop_t *l)
     if (pending(l))
         return 0;
     uint64_t now = now_ns(), until = p->until_ns;
-    if (p->lsn > p->synced_lsn && p->last_sync_ns + p->disk_sync_ns < until)
+    if (aside_of(p) == NONE && p->lsn > p->synced_lsn && p->last_sync_ns + p->disk_sync_ns < until)
         until = p->last_sync_ns + p->disk_sync_ns;
     uint64_t left = until > now ? until - now : 0;
     struct timespec wait = {(time_t)(left / NS_PER_S), (long)(left % NS_PER_S)};

@@ -33,7 +33,10 @@ class Scene:
         ring.create(paths.ring_shm(self.instance, 0, 0), CAPACITY, self.instance).close()
         slots.create(paths.wal_state_shm(self.instance, 0), 4096, self.instance).close()
         name = paths.ring_shm(self.instance, 0, 0)
-        self.producer, self.consumer = (end.attach(name, self.instance) for end in (RingProducer, RingConsumer))
+        self.producer, self.consumer = (
+            RingProducer.attach(name, self.instance),
+            RingConsumer.attach(name, self.instance),
+        )
         self.log = WalLog(make_disk(), ROOT / "wal" / "shard-00", 1 << 20, 1, 1)
         self.log.open(4096, None)
         state = Slots.attach(paths.wal_state_shm(self.instance, 0), self.instance)

@@ -15,7 +15,7 @@ import pytest
 
 from topicd import _native, paths
 from topicd.clock import ManualClock, SystemClock
-from topicd.disk.fs import RealFs
+from topicd.disk.fs import File, RealFs
 from topicd.frames import FrameType, control_frame
 from topicd.ipc import doorbell, pressure, ring, shm, slots
 from topicd.ipc.doorbell import Doorbell
@@ -26,6 +26,7 @@ from topicd.ipc.walstate import WalState
 from topicd.limits import KIB
 from topicd.shards.process.linger import Linger
 from topicd.shards.wal import turns
+from topicd.shards.wal.aside import ENDED, UNDER_WAY, Aside, InTurn
 from topicd.shards.wal.committer import Committer, Inlet
 from topicd.shards.wal.log import WalLog
 from topicd.shards.wal.turns import LEFT_TO_PYTHON, NativeTurns, Why
@@ -42,7 +43,7 @@ FRAME = control_frame(FrameType.RESYNC, 0, 0, 0, {"epoch": 1})
 class Shard:
     """A WAL shard on a real directory; the test is its producers."""
 
-    def __init__(self, directory: Path, *, native: bool, disk_sync_s: float = 60.0) -> None:
+    def __init__(self, directory: Path, *, native: bool, disk_sync_s: float = 60.0, aside: Aside | None = None) -> None:
         self.instance = secrets.token_hex(8)
         self.bells = doorbell.create_words(paths.bells_shm(self.instance), FIRST_PRODUCER + RINGS, self.instance)
         self.fds = [doorbell.create_fd() for _ in range(FIRST_PRODUCER + RINGS)]
@@ -59,7 +60,7 @@ class Shard:
             bell = Doorbell(self.bells, FIRST_PRODUCER + number, self.fds[FIRST_PRODUCER + number])
             inlets.append(Inlet(RingConsumer.attach(name, self.instance), bell, 0, 0))
         self.directory = directory
-        self.log = WalLog(RealFs(), directory, FILE_BYTES, 3, 77)
+        self.log = WalLog(RealFs(), directory, FILE_BYTES, 3, 77, aside)
         self.log.open(4096, None)
         clock = SystemClock()
         self.committer = Committer(self.log, self.state, clock, inlets, disk_sync_s, lambda: self.board.commit_us)
@@ -192,6 +193,70 @@ def test_what_nobody_asked_to_sync_is_synced_after_its_time(tmp_path: Path) -> N
     assert (shard.committer.syncs, sum(shard.committer.sync_latency.counts)) == (1, 1)
     assert shard.producers[0].synced_pos == len(FRAME)
     shard.close()
+
+
+class Held(InTurn):
+    """A sync beside the turns that ends when the test says so."""
+
+    def begin(self, file: File) -> None:
+        super().begin(file)
+        self._set(UNDER_WAY)
+
+    def end(self) -> None:
+        self._set(ENDED)
+
+    def take(self) -> float:
+        assert self.state == ENDED
+        return super().take()
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[tuple[Shard, Held]]:
+    """Turns in C, and a sync beside them that is under way."""
+    aside = Held()
+    shard = Shard(tmp_path / "native", native=True, disk_sync_s=0.001, aside=aside)
+    shard.place(0)
+    shard.step(0.05)
+    assert aside.state == UNDER_WAY
+    yield shard, aside
+    aside.end()
+    shard.close()
+
+
+def test_groups_are_written_while_a_sync_beside_is_under_way(held: tuple[Shard, Held]) -> None:
+    shard, aside = held
+    shard.place(0)
+    assert shard.turns is not None
+    assert shard.turns.run(time.monotonic() + 0.05) is Why.TICK
+    assert (shard.producers[0].written_pos, shard.producers[0].synced_pos) == (2 * len(FRAME), 0)
+    shard.committer.disk_sync_s = 60.0
+    aside.end()
+    shard.step()
+    assert shard.producers[0].synced_pos == len(FRAME)
+    assert shard.log.synced_lsn < shard.log.lsn
+
+
+def test_turns_that_sleep_hear_that_a_sync_beside_has_ended(held: tuple[Shard, Held]) -> None:
+    shard, aside = held
+
+    def end() -> None:
+        aside.end()
+        shard.own.ring_always()
+
+    later = threading.Timer(0.05, end)
+    later.start()
+    assert shard.turns is not None
+    assert shard.turns.run(time.monotonic() + 30) is Why.ASIDE
+    later.join()
+
+
+def test_a_sync_that_is_awaited_is_not_begun_in_c_while_another_is_under_way(held: tuple[Shard, Held]) -> None:
+    """Of a failure only one of the two would hear."""
+    shard, _ = held
+    shard.place(0, sync=True)
+    assert shard.turns is not None
+    assert shard.turns.run(time.monotonic() + 30) is Why.ASIDE
+    assert (shard.producers[0].written_pos, shard.producers[0].synced_pos) == (2 * len(FRAME), 0)
 
 
 def test_a_record_wakes_turns_that_sleep(shard: Shard) -> None:
