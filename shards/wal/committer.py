@@ -4,8 +4,8 @@ loss, and neither is stored before it is true. Bytes: docs/formats.md.
 A failure (EIO, ENOSPC) makes everything above failed_pos void, and everything below is durable. The shard then drops
 ring bytes until the producer answers with the position where valid bytes begin again.
 
-A sync that somebody waits for happens in the turn. One that is only due, of class disk, runs beside the turns (aside.py):
-it covers what was written when it began.
+A sync that somebody waits for happens in the turn. One that is only due, of class disk, runs beside the turns
+(aside.py): it covers what was written when it began.
 
 Under pressure (ipc/pressure.py) a group waits for company, up to the commit window: it grows until one slice of time
 brings nothing, or a ring has little room left. Without pressure nothing waits.

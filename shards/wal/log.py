@@ -2,8 +2,8 @@
 group is in the file, after sync() everything appended survives power loss; a file whose sync failed is never
 written again. Knows files and LSNs, no rings.
 
-A sync that nobody waits for runs beside (aside.py): begin_sync() says what it will cover, end_sync() that it does. Whoever
-cannot wait for its turn, a sync that is awaited or the end of the file, waits for that one first, and hears its failure.
+A sync that nobody waits for runs beside (aside.py): begin_sync() says what it will cover, end_sync() that it does. A
+sync that is awaited and the end of the file wait for that one first, and hear its failure.
 """
 
 from __future__ import annotations
