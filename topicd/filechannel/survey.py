@@ -201,7 +201,7 @@ def _walk(view: memoryview, at: int, size: int, last: Segment, found: Survey, *,
             behind = max(written, _its_end(view, at, size))
             if fault == "short" or view[behind - 1] == 0 or _never_written(view, at, behind):
                 return good, fault == "checksum"
-        elif last.synced and _never_written(view, at, behind):
+        elif last.synced and _never_written(view, at, _behind_zeros(view, behind, size)):
             return good, True
         shift = last.begin - HEADER_BYTES
         found.damage.append(Damage(at + shift, behind + shift, f"a message fails its {fault}"))
@@ -226,6 +226,13 @@ def _its_end(view: memoryview, at: int, size: int) -> int:
         return size
     length = int.from_bytes(view[at : at + 4], "big")
     return at + MESSAGE_HEAD + length if length <= min(MAX_MESSAGE, size - at - MESSAGE_HEAD) else at
+
+
+def _behind_zeros(view: memoryview, at: int, size: int) -> int:
+    """A hole may reach into the head of the message behind it, which is found all the same: a length begins with zeros."""
+    while at < size and view[at] == 0:
+        at += 1
+    return at
 
 
 def _never_written(view: memoryview, start: int, end: int) -> bool:

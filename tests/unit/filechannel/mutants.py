@@ -79,8 +79,14 @@ MUTANTS = [
     (
         "filechannel: a hole that was never written is damage",
         f"{HERE}/survey.py",
-        "        elif last.synced and _never_written(view, at, behind):\n",
+        "        elif last.synced and _never_written(view, at, _behind_zeros(view, behind, size)):\n",
         "        elif False:\n",
+    ),
+    (
+        "filechannel: a hole ends where the next message begins",
+        f"{HERE}/survey.py",
+        "_never_written(view, at, _behind_zeros(view, behind, size))",
+        "_never_written(view, at, behind)",
     ),
     (
         "filechannel: the page of another boot is believed",

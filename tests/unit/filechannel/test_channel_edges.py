@@ -13,7 +13,7 @@ import pytest
 from tests.unit.filechannel.kit import SMALL, WAIT_S, Background, child, names, numbered, python, segment_names
 from topicd.errors import InvalidRequest
 from topicd.filechannel import ChannelClosed, ChannelFailed, FileChannel, InUse, NotEnough, TooManyUnacked
-from topicd.filechannel.layout import HEADER_BYTES
+from topicd.filechannel.layout import HEADER_BYTES, MESSAGE_HEAD
 
 
 def forget_page(directory: Path) -> None:
@@ -136,6 +136,24 @@ def test_F19_a_torn_end_is_cut(tmp_path: Path) -> None:
             assert path.read_bytes() == whole
             assert channel.damage == []
             assert channel.receiver("r", temporary=True).recv_many(9, 0) == [b"one", b"two"]
+
+
+def test_F19_a_hole_that_reaches_into_the_zeros_of_the_next_head_is_cut_and_kept(tmp_path: Path) -> None:
+    """The last byte of its sector belongs to the next message, and is zero whether it was written or not."""
+    sector = 512
+    with FileChannel(tmp_path, durability="fsync") as channel:
+        before = channel.sender().send(b"kept")
+        first = 3 * sector - 1 - HEADER_BYTES - before - MESSAGE_HEAD
+        channel.sender().send_many([b"x" * first, b"y" * 100])
+    path = tmp_path / "segment.0"
+    whole = bytearray(path.read_bytes())
+    whole[3 * sector - 200 : 3 * sector] = bytes(200)
+    path.write_bytes(whole)
+    forget_page(tmp_path)
+    with FileChannel(tmp_path, durability="fsync") as channel:
+        assert channel.damage == []
+        assert channel.stats().write_offset == before
+    assert (tmp_path / f"cut.{before}").exists()
 
 
 def test_F19_an_unflushed_write_of_4096_bytes_leaves_the_header_only(tmp_path: Path) -> None:
