@@ -10,6 +10,7 @@ The words of a writer's private state, u64 each, in native byte order:
    32  most    bytes of a payload
    40  from    where in the file the window begins that is mapped
    48  to      where it ends; 0: there is none
+   56  cleared up to this position of the window pages have been made by writing zeros
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Protocol
 
 from topicd._native.interface import Buffer
 
-END_AT, SHIFT_AT, CUT_AT, FULL_AT, MOST_AT, FROM_AT, TO_AT = 0, 8, 16, 24, 32, 40, 48
-STATE_BYTES = 56
+END_AT, SHIFT_AT, CUT_AT, FULL_AT, MOST_AT, FROM_AT, TO_AT, CLEARED_AT = range(0, 64, 8)
+STATE_BYTES = 64
 FOREVER_NS = 2**64 - 1
 
 Split = tuple[list[bytes], list[int], int, str]  # payloads, offsets behind them, position, why it ended there
@@ -55,15 +56,12 @@ class ChannelCore(Protocol):
         /,
     ) -> int:
         """Write the message at the state's end, move the end, publish it if memory is given. 0: cut, full, large.
-        What lies in the window as a whole is stored there; the twin writes it to the file, which is the same."""
+        What is small and lies in the window as a whole is stored there; the twin writes it to the file, which is the
+        same. The window's pages are made on the way, by zeros behind the end; the twin leaves that to the system."""
         ...
 
     def reserve(self, fd: int, offset: int, length: int, /) -> bool:
         """Room on the disk for a part of the file, which grows by zeros to have it. False: this filesystem cannot."""
-        ...
-
-    def populate(self, window: Buffer, start: int, end: int, /) -> bool:
-        """Bring pages of a mapping into memory, ready to be stored to. False: this kernel cannot; OSError: no page."""
         ...
 
     def split_messages(self, buffer: Buffer, start: int, end: int, base: int, most: int, limit: int, /) -> Split:

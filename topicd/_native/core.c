@@ -201,7 +201,7 @@ static PyMethodDef methods[] = {
     METHOD(columns), METHOD(take_run), METHOD(run_answers), METHOD(run_chains), METHOD(commit), METHOD(look), METHOD(guard), METHOD(keep_orphans), METHOD(send_each), METHOD(exchange),
     METHOD(crc32), METHOD(message_head), METHOD(measure_messages), METHOD(encode_messages), METHOD(send_message),
     METHOD(split_messages), METHOD(scan_messages), METHOD(find_message), METHOD(publish), METHOD(signal_count), METHOD(raise_signal),
-    METHOD(await_signal), METHOD(reserve), METHOD(populate), {NULL, NULL, 0, NULL},
+    METHOD(await_signal), METHOD(reserve), {NULL, NULL, 0, NULL},
 };
 
 /* Results are filled in without calling the class, so its shape is checked once here. */

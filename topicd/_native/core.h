@@ -217,6 +217,5 @@ CORE_FUNCTION(core_signal_count);
 CORE_FUNCTION(core_raise_signal);
 CORE_FUNCTION(core_await_signal);
 CORE_FUNCTION(core_reserve);        /* window.c */
-CORE_FUNCTION(core_populate);
 
 #endif

@@ -181,24 +181,36 @@ static int write_parts(int fd, struct iovec *parts, int count, uint64_t offset)
 }
 
 /* The words of the writer's private state: channel_interface.py. */
-enum { STATE_END, STATE_SHIFT, STATE_CUT, STATE_FULL, STATE_MOST, STATE_FROM, STATE_TO, STATE_WORDS };
+enum { STATE_END, STATE_SHIFT, STATE_CUT, STATE_FULL, STATE_MOST, STATE_FROM, STATE_TO, STATE_CLEARED, STATE_WORDS };
 
-/* Where the message lies in the mapped window; NULL: not in there as a whole. */
-static uint8_t *place_in(const uint64_t *state, const Py_buffer *window, uint64_t position, uint64_t size)
+#define STORED_MOST 8192u /* a larger message is written: one call costs less than faults of its pages */
+
+/* Where the message lies in the mapped window, whose pages are there then; NULL: it is to be written. */
+static uint8_t *place_in(int fd, uint64_t *state, const Py_buffer *window, uint64_t position, uint64_t size)
 {
     uint64_t from = state[STATE_FROM], to = state[STATE_TO];
     if (!window || position < from || position > to || size > to - position || to - from > (uint64_t)window->len)
         return NULL;
-    return (uint8_t *)window->buf + (position - from);
+    uint64_t behind = position + size;
+    if (behind > state[STATE_CLEARED]) {
+        if (size < CLEARED_PART) {
+            uint64_t start = position > state[STATE_CLEARED] ? position : state[STATE_CLEARED];
+            if (!(behind = clear_room(fd, start, behind, to)))
+                return NULL;
+        }
+        state[STATE_CLEARED] = behind;
+    }
+    return size > STORED_MOST ? NULL : (uint8_t *)window->buf + (position - from);
 }
 
 static int send_to(int fd, uint64_t *state, const Py_buffer *payload, const Py_buffer *window)
 {
     uint64_t end = state[STATE_END], length = (uint64_t)payload->len, position = end - state[STATE_SHIFT];
-    uint8_t head[HEAD], *place = place_in(state, window, position, HEAD + length);
+    uint8_t head[HEAD], *place;
     int error;
     Py_BEGIN_ALLOW_THREADS
     write_head(head, payload->buf, length);
+    place = place_in(fd, state, window, position, HEAD + length);
     if (place)
         error = store_message(place, head, HEAD, payload->buf, length);
     else {

@@ -113,11 +113,6 @@ def reserve(fd: int, offset: int, length: int, /) -> bool:
     return False
 
 
-def populate(window: Buffer, start: int, end: int, /) -> bool:
-    open_span(window, start, end)
-    return False
-
-
 def _check(view: memoryview, at: int, end: int, most: int) -> tuple[int, str]:
     """The length of the message there, and what is wrong with it."""
     if end - at < _HEAD.size:

@@ -1,5 +1,5 @@
 /* A part of a growing file that is mapped before it is needed, so that writing there is a store into memory and no call.
- * Contract: channel_interface.py (reserve, populate, send_message).
+ * Contract: channel_interface.py (reserve, send_message).
  *
  * A store may meet a page that the disk cannot give any more (the file was cut off by somebody, its filesystem failed):
  * the kernel says so with SIGBUS. store_message turns that, and only that, into an errno; every other SIGBUS goes to
@@ -13,12 +13,9 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 #ifndef XFS_SUPER_MAGIC
 #define XFS_SUPER_MAGIC 0x58465342
 #endif
@@ -70,6 +67,24 @@ int store_message(uint8_t *place, const uint8_t *head, size_t head_bytes, const 
     return 0;
 }
 
+uint64_t clear_room(int fd, uint64_t start, uint64_t least, uint64_t most)
+{
+    static const uint8_t zeros[2 * CLEARED_PART];
+    uint64_t end = (least + CLEARED_PART - 1) / CLEARED_PART * CLEARED_PART;
+    if (end > most)
+        end = most;
+    while (start < end) {
+        uint64_t size = end - start < sizeof zeros ? end - start : sizeof zeros;
+        ssize_t done = pwrite(fd, zeros, (size_t)size, (off_t)start);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return 0;
+        start += (uint64_t)done;
+    }
+    return end;
+}
+
 /* Where blocks that were reserved are there when a page is written, and a page that was written is the file's. */
 static bool keeps_reservations(int fd)
 {
@@ -99,26 +114,6 @@ CORE_FUNCTION(core_reserve)
         while (error == EINTR);
     Py_END_ALLOW_THREADS
     if (error == EOPNOTSUPP || error == ENOSYS)
-        Py_RETURN_FALSE;
-    if (!error)
-        Py_RETURN_TRUE;
-    errno = error;
-    return PyErr_SetFromErrno(PyExc_OSError);
-}
-
-/* populate(window, start, end) -> the pages are in memory, to be written; False: this kernel cannot, OSError: no page */
-CORE_FUNCTION(core_populate)
-{
-    (void)module;
-    span_t span;
-    if (!take_count("populate", nargs, 3) || !span_open(&span, args, true))
-        return NULL;
-    int error;
-    Py_BEGIN_ALLOW_THREADS
-    error = madvise((void *)(span.base + span.start), span.end - span.start, MADV_POPULATE_WRITE) ? errno : 0;
-    Py_END_ALLOW_THREADS
-    span_close(&span);
-    if (error == EINVAL)
         Py_RETURN_FALSE;
     if (!error)
         Py_RETURN_TRUE;

@@ -1,10 +1,10 @@
-"""Room ahead of the end of the segment that is written: reserved on the disk, mapped, its pages in memory, so that a
-send of `os` is a store and no call. Promise: no byte below the end is touched; where room cannot be had, sends write to
-the file as they do without it; before a segment is sealed or closed, its file ends where its messages end.
+"""Room ahead of the end of the segment that is written: reserved on the disk and mapped, so that a small send of `os`
+is a store and no call, and a large one finds its pages made. Promise: no byte below the end is touched; where room
+cannot be had, sends write to the file as they do without it; before a segment is sealed or closed, its file ends where
+its messages end.
 
-A thread does the work, in windows, and nobody waits for it: until a window is there sends write, and a page that it has
-not reached yet comes with the store. A process that dies leaves zeros behind its last message, and a repair cuts them
-(survey.py). docs/adr/0026.
+A thread does the work, in windows, and nobody waits for it: until a window is there sends write. A process that dies
+leaves zeros behind its last message, and a repair cuts them (survey.py). docs/adr/0026.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from threading import Lock, Thread
 
 from topicd import _native
 from topicd._native.channel import core
-from topicd._native.channel_interface import FROM_AT, TO_AT
+from topicd._native.channel_interface import CLEARED_AT, FROM_AT, TO_AT
 from topicd.filechannel.active import Active
 from topicd.filechannel.flusher import release
 from topicd.filechannel.layout import HEADER_BYTES
-from topicd.limits import KIB, MIB
+from topicd.limits import MIB
 
 WINDOW_BYTES = 4 * MIB
 PARTS = 8  # a segment has at least so many windows
-STEP_BYTES = 256 * KIB  # of pages that are brought in at a time
 LITTLE = 64  # a channel takes room once a segment holds this part of a window: those that are used little take none
 FAR = 1 << 62  # there is nothing to ask
 PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
@@ -112,6 +111,7 @@ class Ahead:
         _native.core.store(self._state, TO_AT, 0)
         if window is not None and window.memory is not None:
             _native.core.store(self._state, FROM_AT, window.begin)
+            _native.core.store(self._state, CLEARED_AT, window.begin)
             _native.core.store(self._state, TO_AT, window.end)
 
     # ---- the thread ----
@@ -143,24 +143,7 @@ class Ahead:
                 self._refused, self._reserved = True, end
             if self._refused:
                 return
-            window = Window(begin, end, memory)
-            self._next = window
-        if memory is not None:
-            self._populate(active, window, memory)
-
-    def _populate(self, active: Active, window: Window, memory: mmap.mmap) -> None:
-        at = window.begin
-        while at < window.end:
-            written = active.position(self._written())
-            if at <= written:  # sends are in here already: only what is well ahead of them helps
-                at = (written + STEP_BYTES) // PAGE_BYTES * PAGE_BYTES
-                continue
-            behind = min(at + STEP_BYTES, window.end)
-            try:
-                core.populate(memory, at - window.begin, behind - window.begin)
-            except OSError:
-                return  # cut off meanwhile, or no memory
-            at = behind
+            self._next = Window(begin, end, memory)
 
 
 def _reserve(active: Active, begin: int, end: int) -> bool:
