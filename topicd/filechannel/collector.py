@@ -60,8 +60,7 @@ class Collector:
             done = [segment for mine, segment in zip(self.sealed, done, strict=False) if mine is segment]
             if done:
                 self._sync_positions()
-                self._remove(done)
-            return len(done)
+            return sum(1 for segment in done if self._remove_read(segment))
 
     def _sync_positions(self) -> None:
         """An offset that a power loss takes back must not point to a segment that is gone."""
@@ -73,14 +72,22 @@ class Collector:
                 finally:
                     file.close()
 
-    def _remove(self, segments: list[Segment]) -> None:
+    def _remove_read(self, segment: Segment) -> bool:
+        with self._place.guard():
+            # Under the guard, and asked again: somebody may have come who begins with this segment.
+            floor = self.floor()
+            if floor is None or floor < segment.end:
+                return False
+            self._remove(segment)
+            return True
+
+    def _remove(self, segment: Segment) -> None:
         directory = self._place.directory
-        for segment in segments:
-            self._place.fs.unlink(segment_path(directory, segment.segment_id), missing_ok=True)
-            self._place.fs.unlink(segment_path(directory, segment.segment_id, PACKED_SUFFIX), missing_ok=True)
-            # Durably before the next: a power loss that brings back an older one would make a hole.
-            self._place.fs.sync_dir(directory)
-            self.sealed = [known for known in self.sealed if known.segment_id != segment.segment_id]
+        self._place.fs.unlink(segment_path(directory, segment.segment_id), missing_ok=True)
+        self._place.fs.unlink(segment_path(directory, segment.segment_id, PACKED_SUFFIX), missing_ok=True)
+        # Durably before the next: a power loss that brings back an older one would make a hole.
+        self._place.fs.sync_dir(directory)
+        self.sealed = [known for known in self.sealed if known.segment_id != segment.segment_id]
 
     def drop_oldest(self) -> bool:
         """Remove the oldest sealed segment, read or not. False: there is none."""
@@ -89,7 +96,8 @@ class Collector:
                 return False
             oldest = self.sealed[0]
             self._note_dropped(oldest.end)
-            self._remove([oldest])
+            with self._place.guard():
+                self._remove(oldest)
             log.warning(
                 "oldest messages of a full file channel dropped",
                 extra={"directory": str(self._place.directory), "begin": oldest.begin, "end": oldest.end},

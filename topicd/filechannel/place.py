@@ -28,6 +28,7 @@ class Place:
         self._shared: SharedFile | None = None
         self._lock: WriterLock | None = None
         self._guard = RLock()
+        self._guarded = False  # by this thread, with the lock of the shared file as well
         self.page = Page.private()
 
     def open(self, *, writer: bool) -> None:
@@ -47,13 +48,18 @@ class Place:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Held for moments, by one thread of one process: to begin the page, to add and remove receivers."""
+        """Held for moments, by one thread of one process: to begin the page, to add and remove receivers, and to remove
+        what none of them needs. The same thread may take it again."""
         with self._guard:
-            if self._shared is None:
+            if self._shared is None or self._guarded:
                 yield
-            else:
-                with self._shared.locked():
+                return
+            with self._shared.locked():
+                self._guarded = True
+                try:
                     yield
+                finally:
+                    self._guarded = False
 
     def believed(self) -> int | None:
         """What was published, if the page is of this boot. Call under the guard."""

@@ -229,7 +229,7 @@ def _its_end(view: memoryview, at: int, size: int) -> int:
 
 
 def _behind_zeros(view: memoryview, at: int, size: int) -> int:
-    """A hole may reach into the head of the message behind it, which is found all the same: lengths begin with zeros."""
+    """A hole may reach into the next message, which is found all the same: its length begins with zeros."""
     while at < size and view[at] == 0:
         at += 1
     return at

@@ -37,8 +37,14 @@ MUTANTS = [
     (
         "filechannel: segments go in any order",
         f"{HERE}/collector.py",
-        "            self._place.fs.sync_dir(directory)\n            self.sealed",
-        "            self.sealed",
+        "        self._place.fs.sync_dir(directory)\n        self.sealed",
+        "        self.sealed",
+    ),
+    (
+        "filechannel: who comes while segments go is not asked",
+        f"{HERE}/collector.py",
+        "            floor = self.floor()\n            if floor is None or floor < segment.end:\n",
+        "            if False:\n",
     ),
     (
         "filechannel: a receiver that cannot say where it is holds nothing",

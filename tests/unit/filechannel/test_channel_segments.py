@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.filechannel.kit import FULL, SMALL, names, numbered, python, segment_names
 from topicd.disk.fs import RealFs
-from topicd.filechannel import Damaged, FileChannel
+from topicd.filechannel import Damaged, FileChannel, Receiver
 from topicd.filechannel.collector import Collector
 from topicd.filechannel.compressing import candidates, compress
 from topicd.filechannel.layout import (
@@ -113,6 +113,28 @@ def test_F12_what_everybody_has_read_goes(tmp_path: Path) -> None:
         assert len(segment_names(tmp_path)) == 1
         assert names(tmp_path) == {"lock", "shared", "offset.worker", *segment_names(tmp_path)}
         assert channel.stats().begin_offset > 0
+
+
+def test_F12_a_receiver_that_comes_while_segments_go_finds_what_it_begins_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FileChannel(tmp_path, segment_bytes=SMALL) as channel:
+        channel.sender().send_many(numbered(0, 1000))
+        receiver = channel.receiver("quick")
+        receiver.recv_many(1000, 0)
+        late: list[Receiver[bytes]] = []
+
+        def come(collector: Collector) -> None:
+            if not late:
+                with FileChannel(tmp_path, writer=False) as other:
+                    other.receiver("elsewhere").close()
+                late.append(channel.receiver("late"))
+
+        monkeypatch.setattr(Collector, "_sync_positions", come)
+        receiver.ack_all()
+        channel.compact()
+        assert late[0].recv_many(1000, 0) == numbered(0, 1000)
+        assert channel.receiver("elsewhere").recv_many(1000, 0) == numbered(0, 1000)
 
 
 def test_F12_the_thread_collects_by_itself(tmp_path: Path) -> None:
