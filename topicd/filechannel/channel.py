@@ -7,7 +7,8 @@ Bytes, guarantees and what is not guaranteed: docs/filechannel.md.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -92,6 +93,8 @@ class FileChannel(Generic[T]):
         """Options: settings.Settings. fs: another filesystem, in tests."""
         self._settings = settings_of(dict(options))
         self._codec: Codec[T] = codec_of(codec)
+        if not os.fspath(directory):
+            raise InvalidRequest("the directory's name is empty; the current one is '.'")
         self._place = Place(Path(os.path.abspath(directory)), fs)
         self._lock = Lock()
         self._receivers: dict[str, Receiver[T]] = {}
@@ -149,8 +152,7 @@ class FileChannel(Generic[T]):
         if max_unacked < 1:
             raise InvalidRequest(f"max_unacked is {max_unacked}; it must be at least 1")
         path = offset_path(self._place.directory, name)
-        with self._lock, self._place.guard():
-            self._check_open()
+        with self._lock, self._guard():
             if name in self._receivers:
                 raise InUse(f"receiver {name} is open in this channel: share it between threads", pid=os.getpid())
             position = self._own(path, name, start, temporary)
@@ -205,7 +207,7 @@ class FileChannel(Generic[T]):
     def remove_receiver(self, name: str) -> bool:
         """Forget a name and its offset: it holds nothing back any more. False: there is none."""
         path = offset_path(self._place.directory, name)
-        with self._place.guard():
+        with self._guard():
             if not self._place.fs.exists(path):
                 return False
             self._refuse_open(name)
@@ -218,7 +220,7 @@ class FileChannel(Generic[T]):
         """Where a receiver that is not open goes on: from the oldest or newest message, or from an offset between two
         messages. The offset."""
         path = offset_path(self._place.directory, name)
-        with self._place.guard():
+        with self._guard():
             self._refuse_open(name)
             if to == "oldest":
                 offset = self._begin()
@@ -349,6 +351,12 @@ class FileChannel(Generic[T]):
     def _check_open(self) -> None:
         if self._closed:
             raise ChannelClosed("the channel is closed")
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        self._check_open()
+        with self._place.guard():
+            yield
 
     def _writing(self) -> Writer:
         self._check_open()

@@ -24,9 +24,8 @@ class Codec(Generic[T]):
 def codec_of(given: CodecName | Codec[T] | tuple[Callable[[T], bytes], Callable[[bytes], T]]) -> Codec[Any]:
     if isinstance(given, Codec):
         return given
-    if isinstance(given, tuple):
-        encode, decode = given
-        return Codec(encode, decode)
+    if isinstance(given, tuple) and len(given) == 2 and callable(given[0]) and callable(given[1]):
+        return Codec(*given)
     if given == "bytes":
         return Codec(None, None)
     if given == "str":
@@ -41,4 +40,4 @@ def codec_of(given: CodecName | Codec[T] | tuple[Callable[[T], bytes], Callable[
 
 
 def _to_json(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -126,7 +126,7 @@ def parse_segment(name: str) -> SegmentName | None:
 
 def offset_path(directory: Path, receiver: str) -> Path:
     name = f"offset.{receiver}"
-    if parse_offset(name) is None:
+    if not isinstance(receiver, str) or parse_offset(name) is None:
         raise InvalidRequest(
             f"receiver name {receiver!r} is not 1 to 100 of A-Z a-z 0-9 . _ - starting with a letter or digit, "
             "and not ending in .tmp",

@@ -43,10 +43,24 @@ class Settings:
     def __post_init__(self) -> None:
         _one_of("durability", self.durability, get_args(Durability))
         _one_of("full", self.full, get_args(Full))
+        _yes_or_no("writer", self.writer)
+        _yes_or_no("compress", self.compress)
+        _whole("segment_bytes", self.segment_bytes)
         _at_least("segment_bytes", self.segment_bytes, SEGMENT_MIN)
         _at_least("flush_interval", self.flush_interval, FLUSH_MIN_S)
         if self.max_bytes is not None:
+            _whole("max_bytes", self.max_bytes)
             _at_least("max_bytes", self.max_bytes, MAX_BYTES_MIN)
+        self._refuse_without_effect()
+
+    def _refuse_without_effect(self) -> None:
+        changed = {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+        if not self.writer and (idle := sorted(changed - {"writer", "durability"})):
+            raise InvalidRequest(f"{', '.join(idle)} cannot be given with writer=False: the writer decides that")
+        if self.full != "block" and self.max_bytes is None:
+            raise InvalidRequest(f"full is {self.full!r}, which says nothing without max_bytes")
+        if "flush_interval" in changed and self.durability != "buffered":
+            raise InvalidRequest(f"flush_interval says nothing with durability {self.durability}, only with buffered")
 
     @property
     def cut_bytes(self) -> int:
@@ -70,6 +84,16 @@ def settings_of(options: dict[str, Any]) -> Settings:
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise InvalidRequest(f"{name} is {value!r}; it may be {', '.join(allowed)}")
+
+
+def _yes_or_no(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} is {value!r}; it must be True or False")
+
+
+def _whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a whole number of bytes")
 
 
 def _at_least(name: str, value: float, least: float) -> None:

@@ -144,6 +144,7 @@ channel = FileChannel(sys.argv[1], segment_bytes=1 << 20)
 sender = channel.sender()
 while channel._writer._window is None:
     sender.send(bytes(100))
+sender.send(bytes(100))  # makes pages, which are gone with the file
 ahead = channel._writer._ahead
 with ahead._shape:
     ahead._refused = True  # the next window would make it long again

@@ -222,7 +222,7 @@ def test_bad_input_is_refused_and_nothing_is_sent(tmp_path: Path) -> None:
         with pytest.raises(RecordTooLarge):
             sender.send(bytes(MAX_MESSAGE + 1))
         assert channel.stats().write_offset == 0
-        for name in ("", "a/b", "../x", "x" * 101, "x.tmp", ".hidden"):
+        for name in (5, "", "a/b", "../x", "x" * 101, "x.tmp", ".hidden"):
             with pytest.raises(InvalidRequest):
                 channel.receiver(name)
         sender.send(memoryview(b"abcd").cast("H"))  # type: ignore[arg-type]
@@ -231,12 +231,60 @@ def test_bad_input_is_refused_and_nothing_is_sent(tmp_path: Path) -> None:
         sender.close()
         with pytest.raises(ChannelClosed):
             sender.send(b"")
-    for options in ({"durability": "never"}, {"full": "explode"}, {"segment_bytes": 1}, {"max_bytes": 5}, {"depth": 1}):
-        with pytest.raises(InvalidRequest):
-            FileChannel(tmp_path, **options)  # type: ignore[call-overload]
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidRequest, match="not a directory"):
         FileChannel(tmp_path / "file")
+
+
+WRONG = [
+    {"durability": "never"},
+    {"full": "explode"},
+    {"segment_bytes": 1},
+    {"segment_bytes": 1e6},
+    {"max_bytes": 5},
+    {"max_bytes": float("nan")},
+    {"depth": 1},
+    {"compress": "yes"},
+    {"writer": "no"},
+    {"codec": "pickle"},
+    {"codec": (bytes,)},
+    {"codec": (1, 2)},
+    # Without effect:
+    {"full": "refuse"},
+    {"flush_interval": 1.0},
+    {"writer": False, "max_bytes": 1 << 20},
+    {"writer": False, "compress": True},
+]
+
+
+@pytest.mark.parametrize("options", WRONG, ids=str)
+def test_options_that_are_wrong_or_say_nothing_are_refused(tmp_path: Path, options: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        FileChannel(tmp_path / "new", **options)  # type: ignore[call-overload]
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_directory_without_a_name_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        FileChannel("")
+
+
+def test_a_closed_channel_says_so(tmp_path: Path) -> None:
+    channel = FileChannel(tmp_path)
+    channel.close()
+    for call in (channel.receiver, channel.sender, channel.stats, channel.compact):
+        with pytest.raises(ChannelClosed):
+            call()
+    for name in ("remove_receiver", "reset_receiver"):
+        with pytest.raises(ChannelClosed):
+            getattr(channel, name)("r", *["oldest"][: name.startswith("reset")])
+
+
+def test_json_that_json_does_not_know_is_refused(tmp_path: Path) -> None:
+    with FileChannel(tmp_path, codec="json") as channel:
+        with pytest.raises(ValueError, match="JSON"):
+            channel.sender().send(float("nan"))
+        assert channel.stats().write_offset == 0
 
 
 @pytest.mark.parametrize("durability", ["buffered", "os", "fsync"])
