@@ -15,6 +15,7 @@ from native_cases import native
 
 from topicd._native import pure, pure_channel
 from topicd._native.channel_interface import (
+    CLEARED_AT,
     CUT_AT,
     END_AT,
     FOREVER_NS,
@@ -209,6 +210,42 @@ def test_a_window_that_is_smaller_than_the_state_says_is_not_stored_to(core: Cha
         assert core.send_message(fd, words, b"x", None, 0, 8, window) == 9
         assert window == bytearray(100) and os.fstat(fd).st_size == 9
     finally:
+        os.close(fd)
+
+
+@pytest.mark.skipif(native is None, reason="the native core is not built")
+def test_pages_are_made_by_zeros_behind_the_end_and_never_below_it(tmp_path: Path) -> None:
+    part, size = 1 << 16, 1 << 18
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.write(fd, b"." * size)
+    window, kept = mmap.mmap(fd, size), native
+    assert kept is not None
+    try:
+        words, sent = state(5000, 0, size, size), bytearray()
+
+        def send(payload: bytes) -> None:
+            kept.send_message(fd, words, payload, None, 0, 8, window)
+            sent.extend(kept.message_head(payload, MOST) + payload)
+
+        pure.store(words, MOST_AT, MOST)
+        pure.store(words, CLEARED_AT, 4096)
+        pure.store(words, TO_AT, size - 4096)
+        for payload, cleared in (
+            (b"a" * 92, part),  # up to the end of its part
+            (b"b" * 20_000, part),  # written, and not cleared again
+            (b"c" * (part - 20_000), 2 * part),  # across the end
+            (b"d" * (part + 1), 0),  # makes its own pages
+            (b"e" * 30_000, 3 * part),
+            (b"f" * 40_000, size - 4096),  # up to the end of the window
+        ):
+            send(payload)
+            end = 5000 + len(sent)
+            assert pure.load(words, CLEARED_AT) == (cleared or end)
+            data = os.pread(fd, size, 0)
+            assert data[:5000] == b"." * 5000 and data[5000:end] == sent
+            assert data[end:] == bytes((cleared or end) - end).ljust(size - end, b".")
+    finally:
+        window.close()
         os.close(fd)
 
 
