@@ -8,7 +8,8 @@ anew, so what one shard begins with may be in the snapshots of any: those of ear
 has two of this run.
 
 A body whose topics would make the file too large is written in parts, each a file of its own, and then the snapshot
-that names them by their checksums: it is there with all of them, or it is not there.
+that names them by their checksums: it is there with all of them, or it is not there. One topic is in one part, however
+much there is to say of it: a queue of a few hundred thousand jobs with keys takes more than other files may.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ MAGIC = b"TSNP"
 VERSION = 1
 PART_MAGIC = b"TSNQ"
 IN_PARTS = 2  # version of a snapshot whose topics are in parts
+LARGE_PART = 2  # version of a part that is larger than other files may be: with one topic
 PART_BYTES = 16 * MIB
+_LARGE_PART_MAX = 4096 * MIB - 1  # what the length in its head can say
 _TOGETHER = 128  # topics that are put together before they are written
 _RUN_SHIFT = 32
 
@@ -67,7 +70,7 @@ def load_snapshot(fs: Fs, path: Path) -> Any:
     body = envelope.unpack(path, MAGIC, IN_PARTS, raw)
     topics: list[Any] = []
     for part_path, content in _parts(fs, path, body.pop("parts")):
-        topics += envelope.unpack(part_path, PART_MAGIC, VERSION, content)
+        topics += envelope.unpack(part_path, PART_MAGIC, _version_of_part(content), content)
     return {**body, "topics": topics}
 
 
@@ -78,7 +81,7 @@ def check_snapshot(fs: Fs, path: Path) -> None:
         envelope.check(path, MAGIC, VERSION, raw)
         return
     for part_path, content in _parts(fs, path, envelope.unpack(path, MAGIC, IN_PARTS, raw)["parts"]):
-        envelope.check(part_path, PART_MAGIC, VERSION, content)
+        envelope.check(part_path, PART_MAGIC, _version_of_part(content), content)
 
 
 def _parts(fs: Fs, path: Path, checksums: list[int]) -> Iterator[tuple[Path, bytes]]:
@@ -87,12 +90,16 @@ def _parts(fs: Fs, path: Path, checksums: list[int]) -> Iterator[tuple[Path, byt
     for part, checksum in enumerate(checksums):
         part_path = path.with_name(paths.snapshot_part_name(number, part))
         try:
-            content = read_all(fs, part_path, SMALL_FILE_MAX)
+            content = read_all(fs, part_path, _LARGE_PART_MAX)
         except FileNotFoundError:
             raise FormatError(f"{path}: its part {part_path.name} is missing", path=str(path), what="part") from None
         if xxhash.xxh3_64_intdigest(content) != checksum:
             raise FormatError(f"{part_path}: is not the part that {path.name} names", path=str(path), what="part")
         yield part_path, content
+
+
+def _version_of_part(content: bytes) -> int:
+    return LARGE_PART if len(content) > SMALL_FILE_MAX else VERSION
 
 
 class SnapshotStore:
@@ -163,14 +170,17 @@ class SnapshotStore:
             topics = [msgpack.packb(entry, use_bin_type=True) for entry in body["topics"]]
         rest = {key: value for key, value in body.items() if key != "topics"}
         runs = _runs(topics)
-        if len(runs) < 2:
+        if len(runs) < 2 and sum(map(len, topics)) <= PART_BYTES:
             pieces = [_open_map(rest, "topics"), *_packed_list(topics)]
             replace_file(self._fs, path, envelope.enclosed(path, MAGIC, VERSION, pieces))
             return
         checksums = []
         for part, some in enumerate(runs):
             part_path = self._directory / paths.snapshot_part_name(number, part)
-            pieces = envelope.enclosed(part_path, PART_MAGIC, VERSION, _packed_list(some))
+            listed = _packed_list(some)
+            large = envelope.HEADER_BYTES + sum(map(len, listed)) > SMALL_FILE_MAX
+            version, most = (LARGE_PART, _LARGE_PART_MAX) if large else (VERSION, SMALL_FILE_MAX)
+            pieces = envelope.enclosed(part_path, PART_MAGIC, version, listed, most)
             replace_file(self._fs, part_path, pieces)
             checksums.append(_digest(pieces))
         envelope.save(self._fs, path, MAGIC, IN_PARTS, {**rest, "parts": checksums})

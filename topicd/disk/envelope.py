@@ -60,14 +60,14 @@ def enclose(path: Path, magic: bytes, version: int, packed: bytes) -> bytes:
     return b"".join(enclosed(path, magic, version, [packed]))
 
 
-def enclosed(path: Path, magic: bytes, version: int, pieces: Sequence[bytes]) -> list[bytes]:
+def enclosed(path: Path, magic: bytes, version: int, pieces: Sequence[bytes], most: int | None = None) -> list[bytes]:
     """The file around a body in pieces, in pieces: to put a large one together would keep the interpreter's lock for
     as long as its pages take to come, tens of milliseconds."""
     if len(magic) != 4:
         raise ValueError(f"magic must have 4 bytes, not {magic!r}")
-    size = sum(map(len, pieces))
-    if HEADER_BYTES + size > SMALL_FILE_MAX:
-        raise _wrong(path, "size", HEADER_BYTES + size, f"at most {SMALL_FILE_MAX}")
+    size, most = sum(map(len, pieces)), most or SMALL_FILE_MAX
+    if HEADER_BYTES + size > most:
+        raise _wrong(path, "size", HEADER_BYTES + size, f"at most {most}")
     head = _HEADER.pack(magic, version, 0, size)
     return [head + _CHECKSUM.pack(_checksum(head, *pieces)), *pieces]
 

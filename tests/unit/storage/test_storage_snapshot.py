@@ -214,8 +214,8 @@ def test_many_topics_are_never_put_together_as_one(
     pieces: list[int] = []
     enclosed = envelope.enclosed
 
-    def watched(path: Path, magic: bytes, version: int, given: Sequence[bytes]) -> list[bytes]:
-        made = enclosed(path, magic, version, given)
+    def watched(path: Path, magic: bytes, version: int, given: Sequence[bytes], most: int = 0) -> list[bytes]:
+        made = enclosed(path, magic, version, given, most)
         pieces.extend(map(len, made))
         return made
 
@@ -224,3 +224,32 @@ def test_many_topics_are_never_put_together_as_one(
     SnapshotStore(disk, HOME).save({"run": 1, "topics": topics})
     assert SnapshotStore(disk, HOME).load_newest() == (1, {"run": 1, "topics": topics})
     assert sum(pieces) > 8_000_000 and max(pieces) < 256_000
+
+
+@pytest.mark.fault("ROTT-13")
+def test_a_topic_of_which_there_is_more_to_say_than_a_small_file_holds(
+    disk: FakeDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue whose jobs have keys, for example. It was never in any snapshot again, nor were the others."""
+    monkeypatch.setattr(snapshot, "SMALL_FILE_MAX", 100_000)
+    monkeypatch.setattr(envelope, "SMALL_FILE_MAX", 100_000)
+    monkeypatch.setattr(snapshot, "PART_BYTES", 50_000)
+    huge = {"id": 2, "name": "x" * 400_000}
+    for topics in ([huge], [{"id": 1, "name": "a"}, huge, {"id": 3, "name": "b"}], [{"id": 4, "name": "y" * 60_000}]):
+        store = SnapshotStore(disk, HOME)
+        number = store.save({"run": 1, "topics": topics})
+        assert SnapshotStore(disk, HOME).load_newest() == (number, {"run": 1, "topics": topics})
+        snapshot.check_snapshot(disk, HOME / paths.snapshot_name(number))
+
+
+def test_a_large_part_that_rots_is_passed_over_with_its_snapshot(
+    disk: FakeDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "SMALL_FILE_MAX", 100_000)
+    monkeypatch.setattr(snapshot, "PART_BYTES", 50_000)
+    store = SnapshotStore(disk, HOME)
+    store.save({"run": 1, "topics": []})
+    store.save({"run": 2, "topics": [{"id": 2, "name": "x" * 400_000}]})
+    (path,) = (path for path in disk.files() if "part" in path.name)
+    disk.damage(path, 200_000, b"?")
+    assert SnapshotStore(disk, HOME).load_newest() == (1, {"run": 1, "topics": []})
