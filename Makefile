@@ -142,17 +142,17 @@ router-faults: setup
 .PHONY: backup-faults
 # Every call of a backup and of a restore: killed, power lost, failed.
 backup-faults: setup
-	$(BIN)/python -m tests.faults.backups $(if $(EVERY),--every $(EVERY))
+	$(BIN)/python -m tests.faults.backups $(if $(EVERY),--every $(EVERY)) $(if $(SHARE),--share $(SHARE))
 
 .PHONY: compaction-faults
 # Every call of compaction: power lost, killed, failed.
 compaction-faults: setup
-	$(BIN)/python -m tests.faults.compaction $(if $(EVERY),--every $(EVERY))
+	$(BIN)/python -m tests.faults.compaction $(if $(EVERY),--every $(EVERY)) $(if $(SHARE),--share $(SHARE))
 
 .PHONY: tier-faults
 # Every call while segments move between the fast disk, packed files and the cold directory: power lost, killed, failed.
 tier-faults: setup
-	$(BIN)/python -m tests.faults.tiering $(if $(EVERY),--every $(EVERY))
+	$(BIN)/python -m tests.faults.tiering $(if $(EVERY),--every $(EVERY)) $(if $(SHARE),--share $(SHARE))
 
 .PHONY: crash-backups
 # Backups in the middle of a storm of kills, each moment of it restored.

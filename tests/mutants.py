@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tests.faults import mutants as faults
 from tests.unit.chat import mutants as chat
+from tests.unit.delivery.storing import mutants as storing
 from tests.unit.filechannel import mutants as filechannel
 from tests.unit.storage import mutants as storage
 
@@ -113,14 +114,6 @@ MUTANTS = [
         "        if given is not None:\n            host",
         "        if False:\n            host",
         pytest("tests/process/web/test_http_listeners.py"),
-    ),
-    # ---- tiers ----
-    Mutant(
-        "tiering: frames that stayed are taken for frames that went",
-        "shards/storage/segment/load.py",
-        "                    if farther == COLD:\n                        del self._elsewhere[first]\n",
-        "",
-        pytest("tests/unit/storage/segment/test_segment_relocate.py"),
     ),
     # ---- routers ----
     Mutant(
@@ -265,127 +258,6 @@ MUTANTS = [
         "            if len(self._found) < TOP_CONSUMERS:",
         "            if len(self._found) >= 0:",
         pytest("tests/unit/delivery/test_delivery_laggards.py"),
-    ),
-    # ---- compaction ----
-    Mutant(
-        "compaction: what was deleted supersedes",
-        "shards/storage/segment/superseded.py",
-        "if seq >= self.earliest and seq not in self.dead]",
-        "if seq >= self.earliest]",
-        pytest("tests/unit/delivery/removing/test_delivery_compaction.py"),
-    ),
-    Mutant(
-        "compaction: the newest goes, too",
-        "shards/storage/segment/superseded.py",
-        "superseded += seqs[:-1]",
-        "superseded += seqs",
-        pytest("tests/faults/test_compaction_faults.py"),
-    ),
-    Mutant(
-        "compaction: of commits that may be taken back",
-        "shards/delivery/removing/compaction.py",
-        "return info if info.sealed and info.last_seq <= settled else None",
-        "return info if info.sealed else None",
-        pytest("tests/unit/delivery/removing/test_delivery_compaction.py"),
-    ),
-    Mutant(
-        "compaction: of what is not sealed",
-        "shards/delivery/removing/compaction.py",
-        "return info if info.sealed and info.last_seq <= settled else None",
-        "return info if info.last_seq <= settled else None",
-        pytest("tests/unit/delivery/removing/test_delivery_compaction.py"),
-    ),
-    # ---- backups ----
-    Mutant(
-        "backup: what comes while frozen is placed",
-        "shards/delivery/writing/outlet.py",
-        "if not self._backlog and not self._frozen and self._try_place(placeable, entry):",
-        "if not self._backlog and self._try_place(placeable, entry):",
-        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
-    ),
-    Mutant(
-        "backup: what waits is placed while frozen",
-        "shards/delivery/writing/outlet.py",
-        "        while self._backlog and not self._frozen:\n",
-        "        while self._backlog:\n",
-        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
-    ),
-    Mutant(
-        "backup: the log forgets while files are held",
-        "shards/delivery/storing/snapshots.py",
-        "        if not self._backlog.held:\n            self._publish_absorbed()\n",
-        "        self._publish_absorbed()\n",
-        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
-    ),
-    Mutant(
-        "backup: snapshots are taken while files are held",
-        "shards/delivery/storing/snapshots.py",
-        "        if self.round is None and not self._backlog.held:\n",
-        "        if self.round is None:\n",
-        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
-    ),
-    Mutant(
-        "backup: a deleted topic goes while files are held",
-        "shards/delivery/storing/rounds.py",
-        "        if self._round is not None or self._backlog.held:\n            return\n        doomed",
-        "        if self._round is not None:\n            return\n        doomed",
-        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
-    ),
-    Mutant(
-        "backup: large writes go past the log while files are held",
-        "shards/delivery/writing/direct.py",
-        "if self._pressure.failing or self._backlog.held:",
-        "if self._pressure.failing:",
-        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
-    ),
-    Mutant(
-        "backup: channels change while they are copied",
-        "shards/delivery/channels/files.py",
-        "        while self._still is not None:\n            await asyncio.shield(self._still)\n",
-        "",
-        pytest("tests/unit/delivery/storing/test_delivery_backup_hold.py"),
-    ),
-    Mutant(
-        "backup: the manifest before the files",
-        "topicd/backup/create.py",
-        "        fs.sync_filesystem(partial)\n        manifest =",
-        "        manifest =",
-        pytest("tests/faults/test_backup_faults.py"),
-    ),
-    Mutant(
-        "backup: it has its name from the beginning",
-        "topicd/backup/shelf.py",
-        'PARTIAL = ".partial"',
-        'PARTIAL = ""',
-        pytest("tests/faults/test_backup_faults.py"),
-    ),
-    Mutant(
-        "backup: whose rings these were",
-        "topicd/backup/create.py",
-        "record._replace(live=None, undrained=None, garbage=())",
-        "record",
-        pytest("tests/faults/test_backup_faults.py"),
-    ),
-    Mutant(
-        "backup: the log goes on behind its cut",
-        "topicd/backup/tree.py",
-        "limit=end - file.first_lsn, padding=WAL_TAIL)",
-        "limit=None)",
-        pytest("tests/faults/test_backup_faults.py"),
-    ),
-    Mutant(
-        "backup: a file that grows is linked",
-        "topicd/backup/tree.py",
-        "fixed = file.first_seq in sealed and file.part != DEL",
-        "fixed = True",
-        pytest("tests/faults/test_backup_faults.py"),
-    ),
-    Mutant(
-        "backup: a restored directory has its name before its bytes",
-        "topicd/backup/restore.py",
-        "def finish(fs: Fs, partial: Path, target: Path) -> None:\n    fs.sync_filesystem(partial)\n",
-        "def finish(fs: Fs, partial: Path, target: Path) -> None:\n",
-        pytest("tests/faults/test_backup_faults.py"),
     ),
     # ---- channels ----
     Mutant(
@@ -898,7 +770,7 @@ MUTANTS = [
 ]
 
 # Those around the core, the chat store's and the file channel's stand beside their tests.
-MUTANTS += [Mutant(*mutant, pytest(test)) for *mutant, test in faults.MUTANTS]
+MUTANTS += [Mutant(*mutant, pytest(test)) for *mutant, test in (*faults.MUTANTS, *storing.MUTANTS)]
 MUTANTS += [Mutant(*mutant, pytest(f"tests/unit/chat/{test}")) for *mutant, test in chat.MUTANTS]
 MUTANTS += [Mutant(*mutant, pytest("tests/unit/filechannel")) for mutant in filechannel.MUTANTS]
 

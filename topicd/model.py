@@ -148,8 +148,6 @@ LOGS_ONLY = ("hot_retain_segments", "hot_retain_bytes", "compress", "compact")
 
 def _fitting(config: TopicConfig) -> TopicConfig:
     """The same, unless it asks for what a topic of its kind does not have."""
-    if config.compact != "none" and config.durability == Durability.EPHEMERAL:
-        raise InvalidRequest("config field compact needs segments: an ephemeral topic has none")
     if config.breaker_failures > config.breaker_jobs:
         raise InvalidRequest(
             f"breaker_failures is at most breaker_jobs, {config.breaker_jobs}: of so many jobs never "
@@ -157,11 +155,12 @@ def _fitting(config: TopicConfig) -> TopicConfig:
         )
     foreign, other = (QUEUES_ONLY, "queues: a log") if config.type == "log" else (LOGS_ONLY, "logs: a queue")
     for f in fields(TopicConfig):
-        if f.name in foreign and getattr(config, f.name) != f.default:
-            raise InvalidRequest(
-                f"config field {f.name} is for {other} takes its default only, {f.default!r}, "
-                f"not {getattr(config, f.name)!r:.100}"
-            )
+        if getattr(config, f.name) == f.default:
+            continue
+        if f.name in foreign:
+            raise InvalidRequest(f"config field {f.name} is for {other} does not take it")
+        if f.name in LOGS_ONLY and config.durability == Durability.EPHEMERAL:
+            raise InvalidRequest(f"config field {f.name} needs segments: an ephemeral topic has none")
     return config
 
 

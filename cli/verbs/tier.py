@@ -91,9 +91,10 @@ def recall(app: App, topic: str, no_wait: bool) -> int:
 
 
 def _move(app: App, client: Client, topic: str, no_wait: bool) -> int:
+    head = client.state(topic, touch=False).head_seq
     row = client.tier_now(topic)
     if not no_wait:
-        row = _watch(lambda: client.tier_state(topic), row)
+        row = _watch(lambda: client.tier_state(topic), row, head)
     if app.json:
         app.out.document(row)
     else:
@@ -103,12 +104,12 @@ def _move(app: App, client: Client, topic: str, no_wait: bool) -> int:
     return Exit.FAILED if row["trouble"] and not no_wait else Exit.OK
 
 
-def _watch(look: Callable[[], dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
-    """Until nothing waits any more, or the same trouble stays."""
+def _watch(look: Callable[[], dict[str, Any]], row: dict[str, Any], head: int) -> dict[str, Any]:
+    """Until nothing waits any more that was there when it was asked for, or the same trouble stays."""
     total = left = row["waiting"]
     troubled = 0
     with Bar("moving segments", total, "segments") as bar:
-        while row["waiting"] and troubled < _FAILED:
+        while 0 < row["waiting_from_seq"] <= head and troubled < _FAILED:
             time.sleep(_LOOK_S)
             row = look()
             bar.advance(max(left - row["waiting"], 0))
@@ -129,5 +130,5 @@ def _row(row: dict[str, Any]) -> list[str]:
         size(sum(row["bytes"].values())),
         size(sum(row["file_bytes"].values())),
         count(row["waiting"]),
-        ", ".join(kept) or "all",
+        (row["tiered"] and ", ".join(kept)) or "all",
     ]

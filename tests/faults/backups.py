@@ -7,7 +7,7 @@
 What must hold each time: nothing looks like a backup that is not whole; a whole one restores to exactly what was
 acknowledged at its cut; the data directory is as good as ever; another try succeeds.
 
-    python -m tests.faults.backups [--every N]
+    python -m tests.faults.backups [--every N] [--share I/N] [--kinds A,B] [--first]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.faults.every_call import sweep
 from tests.faults.machine import ROOT, SEED, Machine, Wire
 from tests.faults.story import Story
 from tests.support.fakedisk import STYLES, FakeDisk
@@ -279,22 +280,17 @@ def _restored(kind: str, call: int) -> tuple[int, list[str]]:
 
 
 KINDS = ("killed", "power", "failed")
+RESTORE = "restore"
 
 
-def main(every: int) -> int:
-    found, ran = [], 0
+def all_calls() -> dict[str, int]:
     total = max(calls_of(), calls_of(NoLinks)) + 20  # an earlier backup is looked at, too
-    for call in range(1, total + 1, every):
-        for kind in KINDS:
-            found += run_case(kind, call)
-            ran += 1
-    for call in range(1, restore_calls() + 1, every):
-        found += run_restore_case(call)
-        ran += 1
-    print("\n".join(found))
-    print(f"{ran} cases over {total} calls, {len(found)} problems")
-    return 1 if found else 0
+    return {**dict.fromkeys(KINDS, total), RESTORE: restore_calls()}
+
+
+def run_any(kind: str, call: int) -> list[str]:
+    return run_restore_case(call) if kind == RESTORE else run_case(kind, call)
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[2]) if len(sys.argv) == 3 and sys.argv[1] == "--every" else 1))
+    sys.exit(sweep(__doc__, all_calls, run_any))

@@ -2,7 +2,7 @@
 must hold each time: of every tag the newest acknowledged record is there, and every record without a tag; nothing is
 there that was never sent; nobody is told of a gap; another run ends where it would have ended.
 
-    python -m tests.faults.compaction [--every N]
+    python -m tests.faults.compaction [--every N] [--share I/N] [--kinds A,B] [--first]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import sys
 from contextlib import suppress
 
+from tests.faults.every_call import sweep
 from tests.faults.machine import ROOT, Machine
 from tests.support.fakedisk import STYLES, FakeDisk
 from tests.support.faultfs import Crashed, FaultFs
@@ -109,15 +110,5 @@ def run_case(kind: str, call: int) -> list[str]:
         world.close()
 
 
-def main(every: int) -> int:
-    found, calls = [], calls_of()
-    for call in range(1, calls + 1, every):
-        for kind in KINDS:
-            found += run_case(kind, call)
-    print("\n".join(found))
-    print(f"{calls} calls, {len(found)} problems")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[2]) if len(sys.argv) == 3 and sys.argv[1] == "--every" else 1))
+    sys.exit(sweep(__doc__, lambda: dict.fromkeys(KINDS, calls_of()), run_case))

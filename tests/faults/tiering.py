@@ -3,7 +3,7 @@ forget and fail: at every call the power goes, the processes die, or the call fa
 acknowledged record is read, once and as it was sent; what was deleted may be gone, and nothing else is; damage is not
 invented; another run ends where it would have ended, with one file for the frames of each segment.
 
-    python -m tests.faults.tiering [--every N]
+    python -m tests.faults.tiering [--every N] [--share I/N] [--kinds A,B] [--first]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.faults.every_call import sweep
 from tests.faults.machine import ROOT, Inline, Machine
 from tests.support.fakedisk import STYLES, FakeDisk
 from tests.support.faultfs import Crashed, FaultFs
@@ -218,15 +219,5 @@ def run_case(kind: str, call: int) -> list[str]:
         world.close()
 
 
-def main(every: int) -> int:
-    found, calls = [], calls_of()
-    for call in range(1, calls + 1, every):
-        for kind in KINDS:
-            found += run_case(kind, call)
-    print("\n".join(found))
-    print(f"{calls} calls, {len(found)} problems")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[2]) if len(sys.argv) == 3 and sys.argv[1] == "--every" else 1))
+    sys.exit(sweep(__doc__, lambda: dict.fromkeys(KINDS, calls_of()), run_case))

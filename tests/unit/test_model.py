@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,18 @@ def test_what_only_queues_have_is_refused_by_a_log(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"{name} is for queues"):
         TopicConfig().updated({name: 99})
     assert getattr(TopicConfig.from_fields({"type": "queue", name: 99}), name) == 99
+
+
+@pytest.mark.parametrize("field", [{"compact": "last-per-tag"}, {"compress": "zstd"}, {"hot_retain_segments": 3}])
+def test_what_is_about_segments_is_refused_where_there_are_none(field: dict[str, Any]) -> None:
+    (name,) = field
+    assert TopicConfig.from_fields(field)
+    with pytest.raises(InvalidRequest, match=f"{name} needs segments"):
+        TopicConfig.from_fields({"durability": "ephemeral", **field})
+    with pytest.raises(InvalidRequest, match=f"{name} needs segments"):
+        TopicConfig.from_fields(field).updated({"durability": "ephemeral"})
+    with pytest.raises(InvalidRequest, match=f"{name} is for logs: a queue does not take it"):
+        TopicConfig.from_fields({"type": "queue", **field})
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(TopicConfig)])

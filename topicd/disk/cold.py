@@ -84,3 +84,10 @@ def adopt(fs: Fs, data: paths.DataDir, root: Path, id: str) -> ColdDir:
     # The mark before the record: what is on record carries its mark, or its disk is not there.
     envelope.save(fs, data.cold, RECORD_MAGIC, VERSION, {"id": found.id, "root": str(root)})
     return found
+
+
+def told(error: OSError | FormatError) -> str:
+    """Which file, and why; for people."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from topicd._native.interface import Buffer
 from topicd.clock import SystemClock
-from topicd.disk.cold import ColdMissing, recorded
+from topicd.disk.cold import ColdMissing, recorded, told
 from topicd.disk.fs import File, Fs
 from topicd.errors import ColdUnavailable, FormatError, Throttled
 from topicd.limits import KIB, MIB
@@ -218,7 +218,7 @@ class FramesElsewhere:
     def _absent(self, held: _Held, start: int, end: int) -> Exception:
         if held.failure is not None and self._clock.monotonic() < held.failed_at + _FAILED_S:
             if isinstance(held.failure, ColdMissing):
-                return self._not_now(f"{held.failure.filename}: {held.failure.strerror}")
+                return self._not_now(told(held.failure))
             return OSError(held.failure.errno, held.failure.strerror)
         if self.callers >= _CALLERS:
             return Throttled(f"{self.callers} reads wait for slow places", limit="cold reads", retry_after_ms=_RETRY_MS)
@@ -300,7 +300,7 @@ class FramesElsewhere:
             held.failure = error if isinstance(error, OSError) else OSError(errno.EIO, str(error) or repr(error))
             held.failed_at = self._clock.monotonic()
             if held.cold:
-                self.problem = str(held.failure)
+                self.problem = told(held.failure)
         load.wake()
         self._shrink()
 

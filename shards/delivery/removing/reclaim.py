@@ -16,7 +16,8 @@ from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.slices import in_slices
 from topicd.shards.delivery.storing.backlog import Backlog
-from topicd.shards.delivery.storing.tiering import Tiering, half_dead
+from topicd.shards.delivery.storing.tier_plan import half_dead
+from topicd.shards.delivery.storing.tiering import Tiering
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.drop import drop_segments
 from topicd.shards.storage.segment.info import Lies, SegmentInfo

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from topicd.clock import SystemClock
-from topicd.disk.cold import ColdDir, ColdMissing, recorded
+from topicd.disk.cold import ColdDir, ColdMissing, recorded, told
 from topicd.errors import FormatError, StorageCorrupt, Throttled
 from topicd.ipc.pressure import Board
 from topicd.shards.delivery.damage import DamageLog
@@ -28,6 +28,7 @@ from topicd.shards.delivery.reading.elsewhere import FramesElsewhere
 from topicd.shards.delivery.reading.segments import Segments
 from topicd.shards.delivery.slices import in_slices
 from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.storing.tier_plan import kept, misplaced
 from topicd.shards.delivery.topic.catalog import Catalog
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.process.threads import PatientThreads
@@ -51,7 +52,7 @@ log = logging.getLogger(__name__)
 _PER_ROUND = 4_096  # moves that one snapshot allows
 _WORDS_MAX = 256  # topics whose dictionary is kept
 _RETRY_S = 5.0
-_DELETED_S = 60.0  # between two looks for deleted topics
+_LOOK_S = 60.0  # between two looks at the cold directory, and for deleted topics
 _SLOWEST = 16  # at full pressure the rate is this part
 _UNMOVABLE_MAX = 10_000
 _SWEPT_AT_ONCE = 64  # topics
@@ -59,18 +60,6 @@ _HELD_S = 0.1
 _SETTLE_S = 10.0
 
 T = TypeVar("T")
-
-
-class Kept(NamedTuple):
-    """What a topic keeps as it is, and what becomes of the rest."""
-
-    segments: int
-    bytes: int
-    packed: bool
-
-    @property
-    def all(self) -> bool:
-        return not (self.segments or self.bytes)
 
 
 class _Stopped(OSError):
@@ -106,21 +95,24 @@ class Tiering:
         self._ready: deque[tuple[Topic, SegmentInfo, Lies]] = deque()
         self._dropping: deque[tuple[Topic, list[int]]] = deque()  # segments whose data there is to be removed
         self._stranded: deque[tuple[Topic, SegmentInfo]] = deque()
+        self._uncleared: deque[tuple[Topic, SegmentInfo, Lies]] = deque()  # moved; their old files are still there
         self._moving: tuple[int, int] | None = None
         self._running = False
         self.eager = False  # a snapshot is wanted now
+        self._hurried: dict[int, int] = {}  # topic: up to this seq somebody waits for it
         self._unmovable: set[tuple[int, int]] = set()  # damaged ones: said once, left alone
         self._words: dict[int, Words] = {}
         self._swept: set[int] = set()  # topics whose strays were looked for
         self._unswept: deque[int] | None = None  # of this start, topics that have something there; None: not listed yet
         self._task: asyncio.Future[None] | None = None
         self._retry_at = 0.0
-        self._deleted_at = 0.0
+        self._look_at = 0.0
         self._began: float | None = None  # the step under way
         self.problem = ""  # why moves fail
         self.moved = 0
         self.moved_bytes = 0
         self.failures = 0
+        self._cold_segments = 0
         self.far = (0, 0, 0)  # segments that are packed or cold, their bytes, those of their files
 
     def open(self) -> None:
@@ -137,37 +129,20 @@ class Tiering:
 
     # ---- what is to lie where ----
 
-    def kept(self, topic: Topic) -> Kept:
-        settings, config = self._place.settings, topic.config
-        segments, size = config.hot_retain_segments, config.hot_retain_bytes
-        compress = settings.compress if config.compress == "default" else config.compress
-        return Kept(
-            settings.hot_retain_segments if segments is None else segments,
-            settings.hot_retain_bytes if size is None else size,
-            compress == "zstd",
-        )
-
     def wanted(self, topic: Topic) -> list[tuple[SegmentInfo, Lies]]:
         """Segments that do not lie where they should, oldest first."""
         if not topic.policy.tiered:
             return []
-        kept, found = self.kept(topic), list[tuple[SegmentInfo, Lies]]()
-        away = self.cold is not None and bool(self._place.settings.cold_dir)
-        number = size = 0
-        for info in reversed(topic.contents.segments):
-            if not info.sealed or not info.count:
-                continue
-            number, size = number + 1, size + info.data_bytes
-            beyond = (kept.segments and number > kept.segments) or (kept.bytes and size > kept.bytes)
-            target = _target(info, away=away, packed=kept.packed) if beyond else info.lies
-            if kept.all or half_dead(topic, info):
-                target = Lies.HERE
-            if target is not info.lies and (topic.id, info.first_seq) not in self._unmovable:
-                found.append((info, target))
-        return found[::-1]
+        settings = self._place.settings
+        found = misplaced(topic, kept(settings, topic), away=self.cold is not None and bool(settings.cold_dir))
+        return [(info, target) for info, target in found if (topic.id, info.first_seq) not in self._unmovable][::-1]
 
     def is_moving(self, topic: Topic, info: SegmentInfo) -> bool:
         return self._moving == (topic.id, info.first_seq)
+
+    def unmovable(self, topic: Topic) -> int:
+        """So many of its segments are damaged and stay where they are."""
+        return sum(topic_id == topic.id for topic_id, _ in self._unmovable)
 
     @property
     def waiting(self) -> int:
@@ -179,19 +154,21 @@ class Tiering:
         """What the snapshot that is about to be taken allows to move. In slices."""
         self._planned.clear()
         self.eager = False
-        far = [0, 0, 0]
+        far, cold = [0, 0, 0], 0
 
         def look(topic: Topic) -> None:
+            nonlocal cold
             for info in topic.contents.segments:
                 if info.lies is not Lies.HERE:
                     far[0] += 1
                     far[1] += info.data_bytes
                     far[2] += info.file_bytes
+                    cold += info.lies.cold
             if len(self._planned) < _PER_ROUND and topic.live and len(topic.contents.segments):
                 self._planned.extend((topic, info, target) for info, target in self.wanted(topic))
 
         yield from in_slices(list(self._catalog.by_name.values()), look)
-        self.far = (far[0], far[1], far[2])
+        self.far, self._cold_segments = (far[0], far[1], far[2]), cold
 
     def run(self) -> None:
         """The snapshot is durable."""
@@ -200,8 +177,9 @@ class Tiering:
         self._planned.clear()
         self._wake()
 
-    def hurry(self) -> None:
-        """Somebody waits: as soon as a snapshot allows it."""
+    def hurry(self, topic: Topic) -> None:
+        """Somebody waits for what the topic holds now: it moves as soon as snapshots allow it."""
+        self._hurried[topic.id] = topic.seqs.head
         self.eager, self._retry_at = True, 0.0
 
     def finish_drop(self, topic: Topic, first_seqs: list[int]) -> None:
@@ -222,26 +200,36 @@ class Tiering:
     def tick(self) -> None:
         """Once a second."""
         self._running = True
-        now = self._clock.monotonic()
-        if self.cold is not None and now >= self._deleted_at:
-            self._deleted_at = now + _DELETED_S
-            self._wake(deleted=True)
-        elif self._ready or self._dropping or self._stranded or self._unswept:
+        self._follow_hurried()
+        due = self._clock.monotonic() >= self._look_at or bool(self.problem)
+        if self.cold is not None and due:
+            self._wake(look=True)
+        elif self._ready or self._dropping or self._stranded or self._uncleared or self._unswept:
             self._wake()
+
+    def _follow_hurried(self) -> None:
+        """What was sealed behind the snapshot that was taken for it needs another one."""
+        for topic_id, through in list(self._hurried.items()):
+            topic = self._catalog.by_id.get(topic_id)
+            left = self.wanted(topic) if topic is not None and topic.live else []
+            if not left or left[0][0].first_seq > through:
+                del self._hurried[topic_id]
+            elif not self.waiting:
+                self.eager = True
 
     # ---- work ----
 
-    def _wake(self, *, deleted: bool = False) -> None:
+    def _wake(self, *, look: bool = False) -> None:
         if not self._running or self._task is not None or self._stop.is_set() or self._backlog.held:
             return
         if self._clock.monotonic() >= self._retry_at:
-            self._task = asyncio.ensure_future(self._work(deleted), loop=self._loop)
+            self._task = asyncio.ensure_future(self._work(look), loop=self._loop)
 
-    async def _work(self, deleted: bool) -> None:
+    async def _work(self, look: bool) -> None:
         try:
-            if deleted:
-                await self._forget_deleted()
-                await self._list_unswept()
+            if look:
+                await self._look_after_cold()
+            await self._clear()
             while self._dropping and not self._backlog.held:
                 topic, first_seqs = self._dropping[0]
                 if topic.live and self.cold is not None:
@@ -302,8 +290,18 @@ class Tiering:
             self._segments.drop(topic, info.first_seq)
             self.moved += 1
             self.moved_bytes += info.data_bytes
-            await self._remove(clear_old, fs, directory, info.first_seq, copied.lies, cold)
+            self._uncleared.append((topic, info, copied.lies))
+            await self._clear()
         self._moving = None
+
+    async def _clear(self) -> None:
+        """What the disk refused to remove is removed later: it would lie there until the next start."""
+        while self._uncleared and not self._backlog.held:
+            topic, info, where = self._uncleared[0]
+            if topic.live and info.lies is where and info in topic.contents.segments:
+                directory = self._place.topic_dir(topic.id)
+                await self._remove(clear_old, self._place.fs, directory, info.first_seq, where, self.cold)
+            self._uncleared.popleft()
 
     def _note_missing(self, topic: Topic, info: SegmentInfo, error: FileNotFoundError) -> None:
         """The file that was to be copied is not there. (If it is the cold directory that has gone, it is no damage.)"""
@@ -347,6 +345,14 @@ class Tiering:
                 await self._in_thread(self._sweep, self._place.topic_dir(topic.id), self.cold)
                 self._swept.add(topic.id)
             self._unswept.popleft()
+
+    async def _look_after_cold(self) -> None:
+        """Is it there? Who has moved nothing and read nothing for long learns it, too."""
+        self._look_at = self._clock.monotonic() + _LOOK_S
+        if self.cold is not None and (self._place.settings.cold_dir or self._cold_segments):
+            await self._in_thread(self.cold.check, self._place.fs)
+        await self._forget_deleted()
+        await self._list_unswept()
 
     async def _forget_deleted(self) -> None:
         """Topics that were deleted while some of their data was in the cold directory."""
@@ -397,7 +403,7 @@ class Tiering:
     def _fail(self, error: OSError | FormatError) -> None:
         self.failures += 1
         self._retry_at = self._clock.monotonic() + _RETRY_S
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
+        text = told(error)
         if text != self.problem:
             missing = isinstance(error, ColdMissing)
             log.error("cold directory is missing" if missing else "segments do not move", extra={"error": text})
@@ -433,49 +439,3 @@ class Tiering:
             "cold_failing": int(bool(self.trouble())),
             "cold_trouble": self.trouble(),
         }
-
-    def row(self, topic: Topic) -> dict[str, Any]:
-        """For TIER_STATUS."""
-        by_place: dict[Lies, list[SegmentInfo]] = {lies: [] for lies in Lies}
-        for info in topic.contents.segments:
-            by_place[info.lies].append(info)
-        kept = self.kept(topic)
-        return {
-            "topic": topic.name,
-            "segments": {_NAMES[lies]: len(found) for lies, found in by_place.items()},
-            "bytes": {_NAMES[lies]: sum(info.data_bytes for info in found) for lies, found in by_place.items()},
-            "file_bytes": {
-                _NAMES[lies]: sum(info.file_bytes or info.data_bytes for info in found)
-                for lies, found in by_place.items()
-            },
-            "waiting": len(self.wanted(topic)),
-            "tiered": topic.policy.tiered,
-            "hot_retain_segments": kept.segments,
-            "hot_retain_bytes": kept.bytes,
-            "compress": "zstd" if kept.packed else "none",
-            "cold_through_seq": max(
-                (info.last_seq for info in by_place[Lies.COLD] + by_place[Lies.COLD_PACKED]), default=0
-            ),
-            "unmovable": sum(topic_id == topic.id for topic_id, _ in self._unmovable),
-        }
-
-
-_NAMES = {Lies.HERE: "hot", Lies.PACKED: "packed", Lies.COLD: "cold", Lies.COLD_PACKED: "cold_packed"}
-
-
-def _target(info: SegmentInfo, *, away: bool, packed: bool) -> Lies:
-    """Of a segment beyond what is kept. What has been moved once is not moved again for its form."""
-    if info.lies.cold:
-        return info.lies
-    packed = packed or info.lies.packed
-    if away:
-        return Lies.COLD_PACKED if packed else Lies.COLD
-    return Lies.PACKED if packed else Lies.HERE
-
-
-def half_dead(topic: Topic, info: SegmentInfo) -> bool:
-    """Is a rewrite worth it? It needs the frames here."""
-    contents = topic.contents
-    if not info.sealed or info.first_seq not in contents.marks or info.first_seq in contents.unmarked:
-        return False
-    return 2 * info.dead_bytes >= info.data_bytes > 0

@@ -49,6 +49,12 @@ class Policy:
         self.evicts = self.capped or not self.logged
 
     @property
+    def why_not_tiered(self) -> str:
+        if self.internal or self.own:
+            return "it is topicd's own"
+        return "jobs are read when they are handed out" if self.logged else "an ephemeral topic has none"
+
+    @property
     def change_need(self) -> Need:
         """Of a change that is answered when it is stored as the topic's class demands."""
         return max(self.need, Need.WRITTEN)

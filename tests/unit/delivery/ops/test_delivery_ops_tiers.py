@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.delivery.desk import Desk
-from topicd.errors import TopicNotFound
+from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.ipc.protocol.messages import Op
 
 
@@ -32,3 +34,15 @@ def test_a_topic_that_is_not_there_is_not_made(desk: Desk) -> None:
     for op in (Op.TIER_STATE, Op.TIER_NOW):
         with pytest.raises(TopicNotFound):
             line.ask(op, topic="orders")
+
+
+@pytest.mark.parametrize(
+    ("config", "why"), [({"type": "queue"}, "jobs are read"), ({"durability": "ephemeral"}, "an ephemeral topic")]
+)
+def test_what_never_moves_is_not_moved_now(desk: Desk, config: dict[str, Any], why: str) -> None:
+    desk.serve()
+    desk.topic(**config)
+    line = desk.line()
+    with pytest.raises(InvalidRequest, match=why):
+        line.ask(Op.TIER_NOW, topic="orders")
+    assert not line.ask(Op.TIER_STATE, topic="orders")["tiered"]

@@ -17,6 +17,7 @@ from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import FETCH
 from topicd.model import TagMatch
 from topicd.paths import DataDir
+from topicd.shards.delivery.ops.tiers import row_of
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.segment.info import Lies
 from topicd.shards.storage.segment.names import DATA
@@ -86,7 +87,7 @@ def test_beyond_what_is_kept_segments_go_after_a_snapshot_and_are_read(tiered: D
     place = resolve(tiered.parts.place.topic_dir(topic.id), 1)
     assert not tiered.disk.exists(place.file(DATA)) and tiered.disk.exists(place.file("idx"))
     assert read(tiered, topic) == list(range(1, 41))
-    row = tiered.parts.tiering.row(topic)
+    row = row_of(tiered.parts, topic)
     assert (row["segments"]["cold"], row["waiting"], row["cold_through_seq"]) == (3, 0, 24)
     page = tiered.parts.tiering.page()
     assert (page["tier_moved"], page["far_segments"], page["cold_failing"]) == (3, 3, 0)
@@ -158,7 +159,7 @@ def test_dropped_segments_and_deleted_topics_leave_nothing_there(tiered: Desk) -
     assert len(tiered.disk.listdir(directory)) == 1
     tiered.line().ask(Op.DELETE_TOPIC, topic="orders")
     tiered.settle()
-    tiered.parts.tiering._deleted_at = 0.0
+    tiered.parts.tiering._look_at = 0.0
     moved(tiered)
     assert tiered.disk.listdir(COLD / "topics") == [] and tiered.disk.listdir(DataDir(ROOT).topics) == []
 
@@ -181,6 +182,78 @@ def test_a_cold_disk_that_refuses_is_reported_and_tried_again(tiered: Desk, code
     assert read(tiered, topic) == list(range(1, 42))
 
 
+def test_what_the_disk_would_not_remove_is_removed_later(tiered: Desk) -> None:
+    """It would lie there twice until the next start."""
+    topic = filled(tiered)
+    place = resolve(tiered.parts.place.topic_dir(topic.id), 1)
+    tiered.fail_disk(lambda name, path: name == "unlink" and path == place.file(DATA), errno.EIO)
+    moved(tiered)
+    assert lies(topic) == "chhhh" and tiered.disk.exists(place.file(DATA)) and tiered.parts.tiering.trouble()
+    tiered.mend_disk()
+    tiered.parts.tiering._retry_at = 0.0
+    tiered.parts.tiering.tick()
+    tiered.settle()
+    assert not tiered.disk.exists(place.file(DATA)) and tiered.parts.tiering.trouble() == ""
+    assert read(tiered, topic) == list(range(1, 41))
+
+
+def test_who_waits_gets_what_is_sealed_behind_the_snapshot_that_was_taken_for_him(tiered: Desk) -> None:
+    topic = filled(tiered, segments=1)
+    for seq in range(9, 41):
+        tiered.write(topic, [b"%d " % seq * 9])
+    tiered.parts.tiering.hurry(topic)
+    tiered.snapshot()
+    tiered.checkpoint()
+    for seq in range(41, 81):
+        tiered.write(topic, [b"%d " % seq * 9])
+    tiered.parts.tiering.tick()
+    assert tiered.parts.tiering.eager
+    tiered.snapshot()
+    tiered.settle()
+    assert lies(topic) == "ccchh"
+    tiered.checkpoint()
+    tiered.parts.tiering.tick()
+    assert tiered.parts.tiering.eager  # of what was there two are not the newest any more
+    tiered.snapshot()
+    tiered.settle()
+    assert lies(topic) == "cccccccchh"
+    for seq in range(81, 89):
+        tiered.write(topic, [b"%d " % seq * 9])
+    tiered.checkpoint()
+    tiered.parts.tiering.tick()
+    assert not tiered.parts.tiering.eager and row_of(tiered.parts, topic)["waiting_from_seq"] == 65
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_a_cold_directory_that_is_gone_is_reported_before_anybody_reads(tiered: Desk, far: bool) -> None:
+    if far:
+        topic = filled(tiered)
+        moved(tiered)
+        settle_as(tiered, cold_dir="")
+        tiered.snapshot()
+        assert lies(topic) == "ccchh"
+    away = COLD.with_name("away")
+    tiered.disk.rename(COLD, away)
+    tiered.parts.tiering._look_at = 0.0
+    tiered.parts.tiering.tick()
+    tiered.settle()
+    assert tiered.parts.tiering.trouble() == f"{COLD}: has no TOPICD-COLD: is its disk mounted?"
+    tiered.disk.rename(away, COLD)
+    tiered.parts.tiering._retry_at = 0.0
+    tiered.parts.tiering.tick()
+    tiered.settle()
+    assert tiered.parts.tiering.trouble() == ""
+
+
+def test_a_cold_directory_that_nobody_needs_any_more_may_go(tiered: Desk) -> None:
+    settle_as(tiered, cold_dir="")
+    tiered.disk.rename(COLD, COLD.with_name("away"))
+    tiered.parts.tiering._look_at = 0.0
+    tiered.parts.tiering.tick()
+    tiered.settle()
+    assert tiered.parts.tiering.trouble() == ""
+
+
 def test_damaged_frames_stay_and_are_reported_once(tiered: Desk) -> None:
     topic = filled(tiered)
     file = tiered.disk.open(resolve(tiered.parts.place.topic_dir(topic.id), 1).file(DATA), write=True)
@@ -188,7 +261,7 @@ def test_damaged_frames_stay_and_are_reported_once(tiered: Desk) -> None:
     moved(tiered)
     assert lies(topic) == "hcchh"
     assert len(tiered.parts.counters.damage) == 1
-    assert tiered.parts.tiering.row(topic)["unmovable"] == 1
+    assert row_of(tiered.parts, topic)["unmovable"] == 1
 
 
 def test_a_backup_holds_everything_where_it_is(tiered: Desk) -> None:

@@ -1,0 +1,178 @@
+"""Safeguards of tiers, compaction and backups, each taken away; tests/mutants.py runs them."""
+
+from __future__ import annotations
+
+MUTANTS = [
+    # (name, file, old, new, the tests that mind)
+    # ---- tiers ----
+    (
+        "tiering: frames that stayed are taken for frames that went",
+        "shards/storage/segment/load.py",
+        "                    if farther == COLD:\n                        del self._elsewhere[first]\n",
+        "",
+        "tests/unit/storage/segment/test_segment_relocate.py",
+    ),
+    (
+        "tiering: what the disk would not remove is forgotten",
+        "shards/delivery/storing/tiering.py",
+        "            self._uncleared.append((topic, info, copied.lies))\n            await self._clear()\n",
+        "            await self._remove(clear_old, fs, directory, info.first_seq, copied.lies, cold)\n",
+        "tests/unit/delivery/storing/test_delivery_tiering.py",
+    ),
+    (
+        "tiering: who waits gets what one snapshot allows",
+        "shards/delivery/storing/tiering.py",
+        "            elif not self.waiting:\n                self.eager = True\n",
+        "",
+        "tests/unit/delivery/storing/test_delivery_tiering.py",
+    ),
+    (
+        "tiering: nobody looks whether the cold directory is there",
+        "shards/delivery/storing/tiering.py",
+        "            await self._in_thread(self.cold.check, self._place.fs)\n",
+        "            pass\n",
+        "tests/unit/delivery/storing/test_delivery_tiering.py",
+    ),
+    (
+        "tiering: readers are not told that frames lie elsewhere",
+        "shards/delivery/storing/tiering.py",
+        "            self._segments.drop(topic, info.first_seq)\n",
+        "",
+        "tests/unit/delivery/storing/test_delivery_tiering.py",
+    ),
+    (
+        "tiering: the old file goes before it is on record where the new one is",
+        "shards/storage/segment/relocate.py",
+        "        info = move.info\n        save_pointer",
+        "        info = move.info\n        fs.unlink(place.file(DATA))\n        save_pointer",
+        "tests/unit/storage/segment/test_segment_relocate.py",
+    ),
+    (
+        "tiering: a file goes while a backup holds it",
+        "shards/delivery/storing/tiering.py",
+        "        while self._uncleared and not self._backlog.held:\n",
+        "        while self._uncleared:\n",
+        "tests/unit/delivery/storing/test_delivery_tiering.py",
+    ),
+    # ---- compaction ----
+    (
+        "compaction: what was deleted supersedes",
+        "shards/storage/segment/superseded.py",
+        "if seq >= self.earliest and seq not in self.dead]",
+        "if seq >= self.earliest]",
+        "tests/unit/delivery/removing/test_delivery_compaction.py",
+    ),
+    (
+        "compaction: the newest goes, too",
+        "shards/storage/segment/superseded.py",
+        "superseded += seqs[:-1]",
+        "superseded += seqs",
+        "tests/faults/test_compaction_faults.py",
+    ),
+    (
+        "compaction: of commits that may be taken back",
+        "shards/delivery/removing/compaction.py",
+        "return info if info.sealed and info.last_seq <= settled else None",
+        "return info if info.sealed else None",
+        "tests/unit/delivery/removing/test_delivery_compaction.py",
+    ),
+    (
+        "compaction: of what is not sealed",
+        "shards/delivery/removing/compaction.py",
+        "return info if info.sealed and info.last_seq <= settled else None",
+        "return info if info.last_seq <= settled else None",
+        "tests/unit/delivery/removing/test_delivery_compaction.py",
+    ),
+    # ---- backups ----
+    (
+        "backup: what comes while frozen is placed",
+        "shards/delivery/writing/outlet.py",
+        "if not self._backlog and not self._frozen and self._try_place(placeable, entry):",
+        "if not self._backlog and self._try_place(placeable, entry):",
+        "tests/unit/delivery/storing/test_delivery_backup_hold.py",
+    ),
+    (
+        "backup: what waits is placed while frozen",
+        "shards/delivery/writing/outlet.py",
+        "        while self._backlog and not self._frozen:\n",
+        "        while self._backlog:\n",
+        "tests/unit/delivery/storing/test_delivery_backup_hold.py",
+    ),
+    (
+        "backup: the log forgets while files are held",
+        "shards/delivery/storing/snapshots.py",
+        "        if not self._backlog.held:\n            self._publish_absorbed()\n",
+        "        self._publish_absorbed()\n",
+        "tests/unit/delivery/storing/test_delivery_backup_hold.py",
+    ),
+    (
+        "backup: snapshots are taken while files are held",
+        "shards/delivery/storing/snapshots.py",
+        "        if self.round is None and not self._backlog.held:\n",
+        "        if self.round is None:\n",
+        "tests/unit/delivery/storing/test_delivery_backup_hold.py",
+    ),
+    (
+        "backup: a deleted topic goes while files are held",
+        "shards/delivery/storing/rounds.py",
+        "        if self._round is not None or self._backlog.held:\n            return\n        doomed",
+        "        if self._round is not None:\n            return\n        doomed",
+        "tests/unit/delivery/storing/test_delivery_backup_hold.py",
+    ),
+    (
+        "backup: large writes go past the log while files are held",
+        "shards/delivery/writing/direct.py",
+        "if self._pressure.failing or self._backlog.held:",
+        "if self._pressure.failing:",
+        "tests/unit/delivery/storing/test_delivery_backup_hold.py",
+    ),
+    (
+        "backup: channels change while they are copied",
+        "shards/delivery/channels/files.py",
+        "        while self._still is not None:\n            await asyncio.shield(self._still)\n",
+        "",
+        "tests/unit/delivery/storing/test_delivery_backup_hold.py",
+    ),
+    (
+        "backup: the manifest before the files",
+        "topicd/backup/create.py",
+        "        fs.sync_filesystem(partial)\n        manifest =",
+        "        manifest =",
+        "tests/faults/test_backup_faults.py",
+    ),
+    (
+        "backup: it has its name from the beginning",
+        "topicd/backup/shelf.py",
+        'PARTIAL = ".partial"',
+        'PARTIAL = ""',
+        "tests/faults/test_backup_faults.py",
+    ),
+    (
+        "backup: whose rings these were",
+        "topicd/backup/create.py",
+        "record._replace(live=None, undrained=None, garbage=())",
+        "record",
+        "tests/faults/test_backup_faults.py",
+    ),
+    (
+        "backup: the log goes on behind its cut",
+        "topicd/backup/tree.py",
+        "limit=end - file.first_lsn, padding=WAL_TAIL)",
+        "limit=None)",
+        "tests/faults/test_backup_faults.py",
+    ),
+    (
+        "backup: a file that grows is linked",
+        "topicd/backup/tree.py",
+        "fixed = file.first_seq in sealed and file.part != DEL",
+        "fixed = True",
+        "tests/faults/test_backup_faults.py",
+    ),
+    (
+        "backup: a restored directory has its name before its bytes",
+        "topicd/backup/restore.py",
+        "def finish(fs: Fs, partial: Path, target: Path) -> None:\n    fs.sync_filesystem(partial)\n",
+        "def finish(fs: Fs, partial: Path, target: Path) -> None:\n",
+        "tests/faults/test_backup_faults.py",
+    ),
+]
