@@ -198,7 +198,9 @@ def _write(fs: Fs, target: Path, parts: Sequence[Buffer], pace: Pace) -> None:
             file.sync()
         finally:
             file.close()
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(tmp)
         with suppress(OSError):
             fs.unlink(tmp, missing_ok=True)
         raise

@@ -3,6 +3,7 @@ a crash, every record can be read, once, and running it again ends where it shou
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from pathlib import Path
 
@@ -293,3 +294,11 @@ def test_a_near_copy_that_is_not_whole_is_put_away_and_the_other_counts(lies: Li
     check_records(disk, topic)
     assert info_of(disk, topic).lies is lies
     assert any("quarantine" in str(path) for path in disk.files())
+
+
+def test_a_full_disk_is_named() -> None:
+    disk, topic, cold = make()
+    disk.capacity = sum(map(len, disk.files().values())) + 64
+    with pytest.raises(OSError, match=str(cold.topic(topic.dir))) as caught:
+        bring(disk, topic, Lies.COLD, cold)
+    assert caught.value.errno == errno.ENOSPC
