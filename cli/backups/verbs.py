@@ -44,7 +44,9 @@ def backup() -> None:
     """
 
 
-_shelf = click.argument("shelf", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+_shelf = click.argument("shelf", metavar="DIR", type=_DIRECTORY)
+_new_shelf = click.argument("shelf", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 _which = click.argument("which", metavar="[BACKUP]", required=False)
 
 
@@ -53,7 +55,7 @@ _which = click.argument("which", metavar="[BACKUP]", required=False)
     examples="topicctl backup create /backups\ntopicctl backup create /backups --data-dir /var/lib/topicd",
     apart=("--data-dir --socket", "--data-dir --context", "--data-dir --timeout"),
 )
-@_shelf
+@_new_shelf
 @click.option("--data-dir", "-d", metavar="DIR", help="Of a directory whose daemon is stopped.")
 @pass_app
 def create(app: App, shelf: Path, data_dir: str | None) -> None:
@@ -85,7 +87,8 @@ def _create(app: App, fs: RealFs, where: Path, source: Served | Unused) -> None:
         return
     copied = made.bytes - made.linked_bytes
     app.out.text(
-        f"{shelf.path(made.id)}: {counted(made.topics, 'topic')}, {counted(made.files, 'file')}, {size(made.bytes)}; "
+        f"{shelf.path(made.id)}: {counted(made.topics, 'stored topic')}, {counted(made.files, 'file')}, "
+        f"{size(made.bytes)}; "
         f"{size(made.linked_bytes)} shared, {size(copied)} copied in {duration(seconds)}"
     )
 
@@ -103,7 +106,7 @@ def list_backups(app: App, shelf: Path) -> None:
         )
         return
     columns = [
-        *(Column("backup"), Column("cut at"), Column("topics", right=True), Column("files", right=True, rank=1)),
+        *(Column("backup"), Column("cut at"), Column("stored topics", right=True), Column("files", right=True, rank=1)),
         *(Column("bytes", right=True), Column("copied", right=True), Column("of", shrink=True, rank=1)),
         Column("state", shrink=True),
     ]
@@ -257,9 +260,7 @@ def _print_until(app: App, changed: dict[str, Any]) -> None:
 @backup.verb("drill", online=False, examples="topicctl backup drill /backups\ntopicctl backup drill /backups --json")
 @_shelf
 @_which
-@click.option(
-    "--in", "where", type=click.Path(file_okay=False, path_type=Path), help="Where to restore to, for a while."
-)
+@click.option("--in", "where", metavar="DIR", type=_DIRECTORY, help="Where to restore to, for a while.")
 @click.option("--no-daemon", is_flag=True, help="Read the files only; start no daemon on them.")
 @pass_app
 def drill(app: App, shelf: Path, which: str | None, where: Path | None, no_daemon: bool) -> int:

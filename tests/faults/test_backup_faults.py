@@ -3,6 +3,7 @@ it rests on."""
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 import pytest
@@ -25,6 +26,23 @@ def test_interrupted_and_failing_backups_leave_nothing_that_looks_whole() -> Non
     for number in range(CASES):
         found += backups.run_case(KINDS[number % len(KINDS)], chance.randint(1, calls))
     assert not found, "\n".join(found)
+
+
+@pytest.mark.fault("BKP-03")
+@pytest.mark.parametrize("room", [1, 3_000, 20_000])
+def test_a_backup_into_a_full_disk_says_so_and_gives_back_its_room(room: int) -> None:
+    world = World()
+    try:
+        used = sum(map(len, world.disk.files().values()))
+        world.disk.capacity = used + room
+        with pytest.raises(OSError, match=str(SHELF)) as caught:
+            world.create(NoLinks(world.disk), Held(world.story))
+        assert caught.value.errno == errno.ENOSPC
+        assert world.disk.listdir(SHELF) == [] and world.disk.free_bytes(SHELF) > 0
+        world.disk.capacity = None
+        assert world.story.still_works() + world.story.problems(power_lost=False) == []
+    finally:
+        world.close()
 
 
 @pytest.mark.fault("BKP-02")

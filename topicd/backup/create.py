@@ -15,6 +15,7 @@ A start from these files is the start after a loss of power at the cut: segments
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,7 @@ import xxhash
 from topicd import __version__
 from topicd.backup import tree
 from topicd.backup.manifest import TREE, Earlier, Entry, Manifest, ManifestWriter
-from topicd.backup.shelf import Shelf, Shelved, backup_id, remove_tree
+from topicd.backup.shelf import PARTIAL, Shelf, Shelved, backup_id, remove_tree
 from topicd.backup.taking import Advance, Taker
 from topicd.clock import Clock
 from topicd.disk import envelope, identity
@@ -78,7 +79,7 @@ class Creation:
 
     def run(self, on_step: Callable[[str], None] = lambda name: None) -> Manifest:
         """The shelf is locked. on_step is called before each step."""
-        fs, shelf, source = self._fs, self._shelf, self._source
+        fs, shelf = self._fs, self._shelf
         made_ms = self._clock.now_ms()
         name = backup_id(made_ms)
         if fs.exists(shelf.path(name)):
@@ -87,6 +88,17 @@ class Creation:
         fs.sync_filesystem(shelf.root)  # from here on it reports what it cannot write
         format_id = f"{xxhash.xxh3_64_intdigest(self._read(self._data.format)):016x}"
         partial = shelf.begin(name)
+        try:
+            return self._make(name, made_ms, format_id, on_step)
+        except BaseException:
+            # It may have filled the disk, and that may be the daemon's. Should this fail, the next one clears it away.
+            with suppress(OSError):
+                remove_tree(fs, partial)
+            raise
+
+    def _make(self, name: str, made_ms: int, format_id: str, on_step: Callable[[str], None]) -> Manifest:
+        fs, shelf, source = self._fs, self._shelf, self._source
+        partial = shelf.path(name + PARTIAL)
         earlier = shelf.newest(format_id)
         try:
             on_step("sealed segments")

@@ -12,7 +12,7 @@ import xxhash
 
 from topicd.backup.manifest import Earlier, Entry
 from topicd.backup.tree import Item
-from topicd.disk.fs import Fs
+from topicd.disk.fs import Fs, naming
 from topicd.errors import FormatError
 from topicd.limits import MIB
 
@@ -110,25 +110,25 @@ def copy(fs: Fs, source: Path, target: Path, size: int, advance: Advance, paddin
     try:
         writing = fs.open(target, write=True, create=True)
         try:
-            writing.truncate(0)
+            with naming(target):
+                writing.truncate(0)
             at = 0
             while at < size:
-                piece = reading.pread(min(PIECE, size - at), at)
+                with naming(source):
+                    piece = reading.pread(min(PIECE, size - at), at)
                 if not piece:
                     raise FormatError(f"{source}: ends at {at}, expected {size} bytes", path=str(source))
-                writing.pwrite([piece], at)
+                with naming(target):
+                    writing.pwrite([piece], at)
                 state.update(piece)
                 at += len(piece)
                 advance(len(piece))
             if padding:
-                writing.pwrite([bytes(padding)], at)
+                with naming(target):
+                    writing.pwrite([bytes(padding)], at)
                 state.update(bytes(padding))
         finally:
             writing.close()
-    except OSError as exc:
-        if exc.filename is None:
-            exc.filename = str(source)
-        raise
     finally:
         reading.close()
     return state.intdigest()
@@ -137,8 +137,9 @@ def copy(fs: Fs, source: Path, target: Path, size: int, advance: Advance, paddin
 def write(fs: Fs, target: Path, content: bytes) -> None:
     file = fs.open(target, write=True, create=True)
     try:
-        file.truncate(0)
-        file.pwrite([content], 0)
+        with naming(target):
+            file.truncate(0)
+            file.pwrite([content], 0)
     finally:
         file.close()
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -33,6 +33,7 @@ __all__ = [
     "RealFs",
     "is_directory",
     "leads_nowhere",
+    "naming",
     "read_all",
     "replace_file",
     "tmp_path",
@@ -254,20 +255,29 @@ def _errno_of_libc() -> int:
     return ctypes.get_errno()
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Calls on an open file do not know its name: their errors get it here."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def read_all(fs: Fs, path: Path, limit: int) -> bytes:
     """The whole file; FormatError if it is larger than limit."""
     file = fs.open(path)
     try:
-        size = file.size()
+        with naming(path):
+            size = file.size()
         if size > limit:
             raise FormatError(
                 f"{path}: {size} bytes, expected at most {limit}", path=str(path), found=size, expected=limit
             )
-        return file.pread(size, 0)
-    except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)  # calls on an open file do not know its name
-        raise
+        with naming(path):
+            return file.pread(size, 0)
     finally:
         file.close()
 

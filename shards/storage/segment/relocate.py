@@ -21,7 +21,7 @@ from typing import NamedTuple
 from topicd._native import core
 from topicd._native.interface import Buffer
 from topicd.disk.cold import ColdDir
-from topicd.disk.fs import File, Fs, tmp_path
+from topicd.disk.fs import File, Fs, naming, tmp_path
 from topicd.disk.loading import load
 from topicd.errors import StorageCorrupt
 from topicd.limits import MIB
@@ -193,14 +193,13 @@ def _write(fs: Fs, target: Path, parts: Sequence[Buffer], pace: Pace) -> None:
     try:
         file = fs.open(tmp, write=True, create=True)
         try:
-            file.truncate(0)
-            _write_pieces(file, parts, pace)
-            file.sync()
+            with naming(tmp):
+                file.truncate(0)
+                _write_pieces(file, parts, pace)
+                file.sync()
         finally:
             file.close()
-    except BaseException as error:
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(tmp)
+    except BaseException:
         with suppress(OSError):
             fs.unlink(tmp, missing_ok=True)
         raise

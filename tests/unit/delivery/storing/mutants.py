@@ -134,6 +134,13 @@ MUTANTS = [
         "tests/unit/delivery/storing/test_delivery_backup_hold.py",
     ),
     (
+        "backup: one that fails keeps the disk full",
+        "topicd/backup/create.py",
+        "                remove_tree(fs, partial)\n            raise\n",
+        "                pass\n            raise\n",
+        "tests/faults/test_backup_faults.py",
+    ),
+    (
         "backup: the manifest before the files",
         "topicd/backup/create.py",
         "        fs.sync_filesystem(partial)\n        manifest =",
