@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,19 @@ def fill(run_dir: Path, size: int) -> None:
             producer.send("bulk", os.urandom(64) * (RECORD // 64))
 
 
-def main(work_dir: Path, size: int, other: Path | None) -> int:
+STEPS = ("fill", "backups")
+
+
+def main(work_dir: Path, size: int, other: Path | None, steps: Sequence[str]) -> int:
     run_dir = socket_dir()
     argv = [sys.executable, "-m", "topicd", f"--data-dir={work_dir / 'data'}", f"--run-dir={run_dir}"]
     process = procs.start_server(argv, work_dir / "topicd.log")
     try:
         until_up(lambda: topicd.connect(run_dir, timeout=60).close(), "topicd", lambda: process.poll() is None)
-        fill(run_dir, size)
+        if "fill" in steps:
+            fill(run_dir, size)
+        if "backups" not in steps:
+            return 0
         shelves = [("first, linked", work_dir / "shelf"), ("second, linked", work_dir / "shelf")]
         shelves += [("copied", other), ("copied, second", other)] if other is not None else []
         for name, shelf in shelves:
@@ -105,6 +112,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", type=size_of, default=size_of("1GiB"))
     parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--work", type=Path, default=None, help="stays, so that steps can be done one by one")
+    parser.add_argument("--steps", default=",".join(STEPS))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as place:
-        sys.exit(main(Path(place), given.size, given.dir))
+        if given.work is not None:
+            given.work.mkdir(parents=True, exist_ok=True)
+        sys.exit(main(given.work or Path(place), given.size, given.dir, given.steps.split(",")))

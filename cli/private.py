@@ -44,6 +44,10 @@ def _end_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def _flag(name: str, value: str) -> str:
+    return f"--{name}" if value == "true" else f"--{name}={value}"
+
+
 class PrivateDaemon:
     def __init__(self, data: Path, settings: Mapping[str, str] = SMALL, within: Path | None = None) -> None:
         """within: where its sockets lie; the name of a socket may not be long."""
@@ -77,7 +81,7 @@ class PrivateDaemon:
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Returns at once. Again, if it was killed."""
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in self._settings.items()]
+        flags = [_flag(name.replace("_", "-"), value) for name, value in self._settings.items()]
         where = [f"--data-dir={self._data}", f"--run-dir={self._run}", "--config=/dev/null", "--no-http"]
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("TOPICD_", "NOTIFY_"))}
         with self._log.open("wb") as log:

@@ -21,6 +21,15 @@ class DataDir(NamedTuple):
     root: Path
 
     @property
+    def restoring(self) -> DataDir:
+        """The same while it is being restored."""
+        return DataDir(self.root.with_name(self.root.name + RESTORING))
+
+    @property
+    def is_restoring(self) -> bool:
+        return self.root.name.endswith(RESTORING)
+
+    @property
     def lock(self) -> Path:
         return self.root / "LOCK"
 
@@ -82,6 +91,7 @@ class DataDir(NamedTuple):
         return self.root / "quarantine"
 
 
+RESTORING = ".restoring"  # behind the name of a data directory that is not restored yet
 COLD_MARK = "TOPICD-COLD"  # in a cold directory: whose it is
 METADATA_FILE = "metadata.bin"  # in each channel's directory
 CURSOR_FILE = "cursor.bin"  # beside it, where a channel is a queue: what is popped next

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topicd.backup.manifest import Manifest
-from topicd.backup.restore import RESTORING, finish, restore
+from topicd.backup.restore import finish, restore
 from topicd.backup.shelf import Shelf, Shelved, remove_tree
 from topicd.cli.private import PrivateDaemon
 from topicd.cli.show.human import count, records_word
@@ -18,6 +18,7 @@ from topicd.client.blocking.client import Client
 from topicd.client.core.records import Gap, Record
 from topicd.disk.fs import RealFs
 from topicd.errors import StorageCorrupt
+from topicd.paths import DataDir
 from topicd.words import counted
 
 
@@ -34,7 +35,7 @@ def laid_out(shelf: Shelf, one: Shelved, made: Manifest, target: Path) -> None:
 
 def clear(target: Path) -> None:
     fs = RealFs()
-    for path in (target, target.with_name(target.name + RESTORING)):
+    for path in (target, DataDir(target).restoring.root):
         if fs.exists(path):
             remove_tree(fs, path)
 

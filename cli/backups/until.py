@@ -10,14 +10,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
+
 from topicd.backup.shelf import Shelf, Shelved
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import did_you_mean
-from topicd.cli.private import PrivateDaemon
+from topicd.cli.private import SMALL, PrivateDaemon
 from topicd.cli.show.human import local_time
 from topicd.cli.show.progress import Bar
 from topicd.client.blocking.client import Client
-from topicd.limits import ROUTERS
+from topicd.limits import CHATS, ROUTERS
+from topicd.paths import DataDir
 
 # Definitions of routers are as they were in the backup; a stage that nobody has decided about is nobody's record yet.
 _LEFT_ALONE = (ROUTERS, "topicd.stage.")
@@ -43,19 +46,31 @@ class Until(NamedTuple):
         return cls(seq=place)
 
 
+def no_backup(shelf: Shelf) -> CliError:
+    return CliError(f"there is no backup in {shelf.root}", Exit.NOT_FOUND, "`topicctl backup create` makes one")
+
+
 def choose_until(shelf: Shelf, until: Until) -> Shelved:
-    """The first backup behind that time: what was deleted later is still in it."""
-    whole = [one for one in shelf.list() if one.manifest is not None]
-    if not whole:
-        raise CliError(f"there is no backup in {shelf.root}", Exit.NOT_FOUND, "`topicctl backup create` makes one")
+    """The first backup behind that time: what was deleted later is still in it. A damaged one is not passed over in
+    silence: it may be the one that is wanted."""
+    found = [one for one in shelf.list() if one.finished]
+    if not found:
+        raise no_backup(shelf)
     if until.ms is None:
-        return whole[-1]
-    for one in whole:
-        if one.manifest is not None and one.manifest.cut_ms >= until.ms:
+        return found[-1]
+    damaged = []
+    for one in found:
+        if one.manifest is None:
+            damaged.append(one)
+        elif one.manifest.cut_ms < until.ms:
+            damaged.clear()
+        else:
+            for lost in damaged:
+                click.echo(f"note: {lost.id} is passed over: {lost.problem}", err=True)
             return one
-    newest = whole[-1].manifest
-    told = local_time(newest.cut_ms if newest is not None else None)
-    raise CliError(f"the newest backup is of {told}: what came later is in none", Exit.NOT_FOUND)
+    last = max((one.manifest.cut_ms for one in found if one.manifest is not None), default=None)
+    hint = f"{damaged[-1].id} is damaged: {damaged[-1].problem}" if damaged else ""
+    raise CliError(f"the newest backup is of {local_time(last)}: what came later is in none", Exit.NOT_FOUND, hint)
 
 
 def check_reaches(one: Shelved, until: Until) -> None:
@@ -75,15 +90,37 @@ def cut(data: Path, until: Until | None, topics: Sequence[str]) -> dict[str, Any
             _keep_only(client, set(topics), list(there))
         chosen = list(topics) or [name for name in there if not name.startswith(_LEFT_ALONE)]
         if until is None:
-            return {"topics": len(chosen), "deleted": 0, "queues": [], "routers": []}
-        deleted = 0
+            return {"topics": len(chosen), "deleted": 0, "queues": [], "routers": [], "chats": []}
+        deleted, chats, late = 0, False, list[str]()
         with Bar("cut", len(chosen), "topics") as bar:
             for name in chosen:
-                deleted += client.cut(name, after_seq=until.seq, after_ts=until.ms)
+                if name.startswith(CHATS) and _begins_later(client, data, name, until):
+                    late.append(name)
+                cut_away = client.cut(name, after_seq=until.seq, after_ts=until.ms)
+                deleted, chats = deleted + cut_away, chats or (name.startswith(CHATS) and cut_away > 0)
                 bar.advance(1)
         routers = [router.router for router in client.routers.list() if router.dest in chosen]
         queues = [name for name in chosen if there[name].type == "queue"]
-        return {"topics": len(chosen), "deleted": deleted, "queues": queues, "routers": routers}
+    if chats:
+        _end_chats_there(data)
+    return {"topics": len(chosen), "deleted": deleted, "queues": queues, "routers": routers, "chats": late}
+
+
+def _begins_later(client: Client, data: Path, name: str, until: Until) -> bool:
+    """Its log was cut by retention since, and what stands for the rest is newer than that time."""
+    base = any(_store_of(data, name).glob("base-*"))
+    first = client.fetch(name, 0, limit=1).records
+    return base and until.ms is not None and (not first or first[0].ts > until.ms)
+
+
+def _store_of(data: Path, name: str) -> Path:
+    return DataDir(data).chat(int(name.removeprefix(CHATS)))
+
+
+def _end_chats_there(data: Path) -> None:
+    """Stores are no part of a backup. Made from a log whose end is cut they go on behind the seqs that are gone."""
+    with PrivateDaemon(data, {**SMALL, "chat": "true"}) as client, client:
+        client.chat.rebuild(over_holes=True)
 
 
 def _keep_only(client: Client, wanted: set[str], there: list[str]) -> None:

@@ -18,7 +18,7 @@ from topicd.backup.verify import problems
 from topicd.cli.app import App, pass_app
 from topicd.cli.backups.drill import audit, clear, laid_out, place_of
 from topicd.cli.backups.sources import Served, Unused
-from topicd.cli.backups.until import Until, check_reaches, choose_until, cut
+from topicd.cli.backups.until import Until, check_reaches, choose_until, cut, no_backup
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, did_you_mean
 from topicd.cli.offline.check import check_all, work_bytes
@@ -141,7 +141,9 @@ def verify(app: App, shelf: Path, which: str | None, every: bool) -> int:
     """Read a backup whole: files, checksums, and every frame as `topicctl fsck` does. Exit code 1 if anything is
     wrong. Without a name: the newest one."""
     place = Shelf(RealFs(), shelf)
-    chosen = [one for one in place.list() if one.whole] if every else [choose(place, which)]
+    chosen = [one for one in place.list() if one.finished] if every else [choose(place, which)]
+    if not chosen:
+        raise no_backup(place)
     reports = [verified(place, one) for one in chosen]
     if app.json:
         app.out.document(reports[0] if not every else reports)
@@ -180,11 +182,11 @@ def fsck(data: DataDir) -> tuple[int, list[str]]:
 
 
 def choose(shelf: Shelf, which: str | None) -> Shelved:
-    """The one of that name, or the newest that is whole."""
+    """The one of that name, or the newest, even if it is damaged: nobody is given an older one without knowing it."""
     if which is None:
-        newest = shelf.newest()
+        newest = shelf.latest()
         if newest is None:
-            raise CliError(f"there is no backup in {shelf.root}", Exit.NOT_FOUND, "`topicctl backup create` makes one")
+            raise no_backup(shelf)
         return newest
     names = [one.id for one in shelf.list()]
     if which not in names:
@@ -255,6 +257,8 @@ def _print_until(app: App, changed: dict[str, Any]) -> None:
         app.out.text(f"jobs that were acknowledged before the backup are not back: {', '.join(changed['queues'])}")
     if changed["routers"]:
         app.out.text(f"copies that were cut are not made again by: {', '.join(changed['routers'])}")
+    if changed["chats"]:
+        app.out.text(f"the log begins behind that time, the store is as it was then: {', '.join(changed['chats'])}")
 
 
 @backup.verb("drill", online=False, examples="topicctl backup drill /backups\ntopicctl backup drill /backups --json")
@@ -309,5 +313,6 @@ def _print_drill(app: App, report: dict[str, Any]) -> None:
 
 def require_whole(one: Shelved) -> Manifest:
     if one.manifest is None:
-        raise CliError(f"{one.id} cannot be restored: {one.problem}", Exit.FAILED)
+        hint = "name another one: `topicctl backup list` shows all"
+        raise CliError(f"{one.id} cannot be restored: {one.problem}", Exit.FAILED, hint)
     return one.manifest

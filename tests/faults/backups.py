@@ -26,7 +26,7 @@ from tests.support.fakedisk import STYLES, FakeDisk
 from tests.support.faultfs import Crashed, FaultFs
 from topicd.backup.create import Creation
 from topicd.backup.manifest import Manifest
-from topicd.backup.restore import RESTORING, finish, restore
+from topicd.backup.restore import finish, restore
 from topicd.backup.shelf import Shelf, remove_tree
 from topicd.backup.verify import problems
 from topicd.clock import ManualClock
@@ -273,7 +273,7 @@ def _restored(kind: str, call: int) -> tuple[int, list[str]]:
                 continue
             if seed == call % len(STYLES):
                 found += check_restored(world, disk, made.id, made, source.at_cut)
-                assert not disk.exists(TARGET.with_name(TARGET.name + RESTORING))
+                assert not disk.exists(DataDir(TARGET).restoring.root)
         return fs.count, found
     finally:
         world.close()

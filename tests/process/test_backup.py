@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,10 @@ def create(daemon: Daemon, shelf: Path) -> dict[str, Any]:
     return made
 
 
+def iso(ms: int) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(ms // 1000))}.{ms % 1000:03d}+00:00"
+
+
 def restored(daemon: Daemon, shelf: Path, root: Path, *more: str) -> Daemon:
     run_ctl(daemon, "backup", "restore", str(shelf), str(root / "data"), *more)
     return Daemon(root, wal_shards=1, delivery_shards=1, env=CHAT)
@@ -159,6 +164,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(daemon: Daemon, tmp_pat
     assert "lies in the data directory" in run_ctl(daemon, "backup", "create", str(inside), code=2).stderr
     refused = run_ctl(daemon, "backup", "create", str(shelf), "--data-dir", str(daemon.data.root), code=5)
     assert "in use" in refused.stderr
+    assert "does not exist" in run_ctl(daemon, "backup", "verify", str(tmp_path / "nowhere"), code=2).stderr
     assert "no backup" in run_ctl(daemon, "backup", "verify", str(shelf), code=4).stderr
     create(daemon, shelf)
     target = tmp_path / "target"
@@ -185,6 +191,35 @@ def test_a_damaged_backup_is_found_by_verify(daemon: Daemon, tmp_path: Path) -> 
     assert victim.name in report["problems"][0]
 
 
+def test_nobody_is_given_an_older_backup_than_he_thinks(daemon: Daemon, tmp_path: Path) -> None:
+    shelf, client = tmp_path / "shelf", daemon.client()
+    client.publish("kept", b"1")
+    create(daemon, shelf)
+    client.publish("kept", b"2")
+    manifest = Path(create(daemon, shelf)["path"]) / "manifest.bin"
+    between = run_ctl(daemon, "backup", "list", str(shelf), "--json")
+    older, newer = (row["id"] for row in json.loads(between.stdout))
+    content = bytearray(manifest.read_bytes())
+    content[len(content) // 2] ^= 1
+    manifest.write_bytes(content)
+    assert f"{newer}: wrong" in run_ctl(daemon, "backup", "verify", str(shelf), code=1).stdout
+    rows = json.loads(run_ctl(daemon, "backup", "verify", str(shelf), "--all", "--json", code=1).stdout)
+    assert [(row["id"], bool(row["problems"])) for row in rows] == [(older, False), (newer, True)]
+    target = tmp_path / "target"
+    for args in ([str(target)], [str(target), "--topic", "kept", "--until", "2"]):
+        refused = run_ctl(daemon, "backup", "restore", str(shelf), *args, code=1)
+        assert f"{newer} cannot be restored" in refused.stderr and not target.exists()
+    assert newer in run_ctl(daemon, "backup", "drill", str(shelf), code=1).stderr
+    late = run_ctl(daemon, "backup", "restore", str(shelf), str(target), "--until", "1ms", code=4)
+    assert f"{newer} is damaged" in late.stderr
+    client.publish("kept", b"3")
+    create(daemon, shelf)
+    moment = client.fetch("kept", 2).records[0].ts
+    passed = run_ctl(daemon, "backup", "restore", str(shelf), str(target), "--until", iso(moment))
+    assert f"{newer} is passed over" in passed.stderr
+    assert run_ctl(daemon, "backup", "restore", str(shelf), str(tmp_path / "by-name"), older).stderr == ""
+
+
 def test_a_restore_ends_where_it_is_told_to(daemon: Daemon, tmp_path: Path) -> None:
     shelf, client = tmp_path / "shelf", daemon.client()
     client.publish_many("ends", [b"%d" % n for n in range(700)])
@@ -204,6 +239,31 @@ def test_a_restore_ends_where_it_is_told_to(daemon: Daemon, tmp_path: Path) -> N
         assert [record.data for record in drain_topic(back, "ends")] == [b"%d" % n for n in range(650)]
         assert [row.topic for row in back.topics()] == ["ends"]
         assert back.publish("ends", b"new") == 701
+        assert "damage=0" in again.log
+
+
+def test_channels_and_chats_end_there_too(daemon: Daemon, tmp_path: Path) -> None:
+    shelf, client = tmp_path / "shelf", daemon.client()
+    client.channels.join("hall", user="ann")
+    client.channels.set_config("hall", user="ann", persist=True)
+    for n in range(3):
+        client.channels.publish("hall", b"%d" % n, user="ann")
+    client.chat.send("porch", "the first", user="eve")
+    client.publish("clock", b"now")
+    moment = client.fetch("clock", 0).records[0].ts
+    wait_until(lambda: time.time_ns() // 1_000_000 > moment + 1, "time goes on")
+    client.channels.publish("hall", b"later", user="ann")
+    client.chat.send("porch", "the last", user="eve")
+    create(daemon, shelf)
+    with restored(daemon, shelf, tmp_path / "again", "--until", iso(moment)) as again:
+        back = again.client()
+        assert [message.data for message in back.channels.history("hall", user="ann")] == [b"0", b"1", b"2"]
+        assert back.chat.inbox("eve").chats[0].preview == "the first"
+        assert back.chat.verify()["differences"] == []
+        back.channels.publish("hall", b"new", user="ann")
+        assert [message.data for message in back.channels.history("hall", user="ann")][-1] == b"new"
+        back.chat.send("porch", "the second", user="eve")
+        assert back.chat.inbox("eve").chats[0].preview == "the second"
         assert "damage=0" in again.log
 
 

@@ -16,8 +16,7 @@ from topicd.backup.taking import Advance, copy, link
 from topicd.disk.datadir import make_directory
 from topicd.disk.fs import Fs, is_directory
 from topicd.errors import Conflict, FormatError
-
-RESTORING = ".restoring"
+from topicd.paths import DataDir
 
 
 def check_target(fs: Fs, target: Path) -> None:
@@ -29,7 +28,7 @@ def check_target(fs: Fs, target: Path) -> None:
 def restore(fs: Fs, directory: Path, manifest: Manifest, target: Path, advance: Advance, *, links: bool = True) -> Path:
     """The files, under the name of unfinished work; finish() gives them theirs."""
     check_target(fs, target)
-    partial = target.with_name(target.name + RESTORING)
+    partial = DataDir(target).restoring.root
     if fs.exists(partial):
         remove_tree(fs, partial)
     make_directory(fs, partial)

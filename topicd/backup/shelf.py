@@ -31,6 +31,11 @@ class Shelved(NamedTuple):
     problem: str  # why it is none; empty: it is one
 
     @property
+    def finished(self) -> bool:
+        """It was whole once."""
+        return not self.id.endswith(PARTIAL)
+
+    @property
     def whole(self) -> bool:
         return self.manifest is not None
 
@@ -88,6 +93,11 @@ class Shelf:
             if found.manifest is not None and source in (None, found.manifest.source):
                 return found
         return None
+
+    def latest(self) -> Shelved | None:
+        """The newest one that was finished, though it may be damaged since."""
+        names = [name for name in self._fs.listdir(self.root) if _ID.fullmatch(name)]
+        return self.look(max(names)) if names else None
 
     def begin(self, name: str) -> Path:
         """The place of a new backup, empty."""
