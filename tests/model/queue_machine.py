@@ -278,6 +278,9 @@ class QueueMachine(RuleBasedStateMachine):
         found = {name: state[name] for name in names}
         assert found == wanted, f"daemon {found}, model {wanted}"
         assert (state["acked"], state["failed"]) == (self.model.acked, self.model.failed)
+        if state["dead_lettered"] != len(self.model.buried):
+            self.machine.settle()  # to the dead letters first, then out of here
+            state = self.machine.ask(QUEUE, Op.QUEUE_STATE)
         assert state["dead_lettered"] == len(self.model.buried)
 
     def _audit(self) -> None:

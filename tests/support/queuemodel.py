@@ -16,7 +16,8 @@ class ModelJob:
     seq: int
     priority: int = 4
     group: str = ""
-    key: str = ""
+    key: str = ""  # that it holds
+    asked: str = ""  # that it was put under
     until: str = "done"
     state: str = "ready"  # ready, delayed, held, gone, dead
     ready_at: int = 0
@@ -68,7 +69,7 @@ class QueueModel:
         most = self.config["group_max_in_flight"]
         if not most or not group:
             return 1 << 30
-        return most - sum(job.group == group for job in self.of("held"))
+        return max(0, most - sum(job.group == group for job in self.of("held")))
 
     def may_go(self, most: int) -> int:
         """How many would be handed out to somebody who wants so many."""
@@ -125,7 +126,7 @@ class QueueModel:
         for _ in range(count):
             self.head += 1
             job = ModelJob(
-                self.head, options.get("priority", 4), options.get("group", ""), key, options.get("until", "done")
+                self.head, options.get("priority", 4), options.get("group", ""), key, key, options.get("until", "done")
             )
             job.ready_at = ready_at
             job.state = "delayed" if ready_at else "ready"
@@ -231,3 +232,8 @@ class QueueModel:
             assert job.logged <= found <= job.deliveries, f"job {job.seq}: {found} of {job.logged} to {job.deliveries}"
             job.deliveries = found
             job.loose = job.state == "ready"
+            key = row.get("unique", "")
+            if key != job.key:
+                # It was handed out, and that is forgotten: what is to start holds its key until it starts.
+                assert (job.until, key) == ("start", job.asked) and job.state != "held", f"{row} of {job}"
+                job.key = key

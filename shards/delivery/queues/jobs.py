@@ -161,6 +161,7 @@ class Jobs(JobStates):
         for first, last, base, deadline, node in body["lease"]:
             for seq in range(first, last + 1):
                 self.delayed.pop(seq, None)
+                self.keys.started(seq)
             if not self.opened:
                 self.leases.give(first, last, base, deadline, node, None)
                 self.leases.next_number = max(self.leases.next_number, base + last - first + 1)

@@ -47,6 +47,15 @@ def test_a_lease_in_the_log_is_held_until_the_log_says_otherwise() -> None:
     assert [seq for seq, _ in jobs.leases.take_expired(NOW + 500)] == [1]
 
 
+def test_a_key_until_the_start_is_free_when_the_log_says_that_its_job_was_handed_out() -> None:
+    jobs = make(leases_durable=True)
+    jobs.replay_options(1, {"n": 1, "opts": [options(1, key="k", until="start").to_log()]})
+    jobs.replay_options(2, {"n": 1, "opts": [options(2, key="l").to_log()]})
+    change(jobs, lease=[[1, 2, 10, NOW + 100, b"w"]])
+    assert jobs.keys.holder("k", NOW) is None
+    assert jobs.keys.holder("l", NOW) is not None
+
+
 def test_options_that_a_snapshot_holds_are_not_taken_from_the_log_again() -> None:
     jobs = make()
     jobs.announce(1, [options(1, ready_at=NOW + 50)])
