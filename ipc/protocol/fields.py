@@ -66,6 +66,10 @@ def consumer_name(*, help: str = "") -> Any:
     return Rule("consumer name", _consumer_name, _NEEDED, help)
 
 
+def schedule_name(*, help: str = "") -> Any:
+    return Rule("schedule name", _schedule_name, _NEEDED, help)
+
+
 def text(most: int, *, default: Any = _NEEDED, help: str = "") -> Any:
     def check(name: str, value: Any) -> str:
         if not isinstance(value, str):
@@ -302,8 +306,16 @@ class Message:
 
 
 def _consumer_name(_: str, value: Any) -> str:
+    return _name_of("consumer", value)
+
+
+def _schedule_name(_: str, value: Any) -> str:
+    return _name_of("schedule", value)
+
+
+def _name_of(what: str, value: Any) -> str:
     if not isinstance(value, str) or not TOPIC_NAME.fullmatch(value):
-        raise InvalidRequest(f"consumer name {value!r:.300} is not allowed: {TOPIC_NAME_RULE}")
+        raise InvalidRequest(f"{what} name {value!r:.300} is not allowed: {TOPIC_NAME_RULE}")
     return value
 
 

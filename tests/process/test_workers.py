@@ -195,3 +195,37 @@ def test_an_asyncio_stream_goes_on_when_the_daemon_does(mortal: Daemon, loop: Ca
             assert len(seen) - len(done) <= 8, "only what was in hand is delivered again"
 
     loop(main())
+
+
+def test_jobs_of_a_claim_that_was_given_up_are_everybodys_at_once(module_daemon: Daemon) -> None:
+    """Who stops waiting (a timeout, a cancelled task) has told nobody: the daemon hands jobs to him all the same."""
+
+    async def work() -> None:
+        async with topicd.aio.connect(module_daemon.run.socket) as client:
+            jobs = client.queue("given-up")
+            await jobs.configure(lease_ms=LEASE_MS)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await jobs.claim(2, wait=60)
+            assert (await jobs.stats()).claims == 1
+            await jobs.put_many([b"a", b"b", b"c"])
+            found = await jobs.claim(1, wait=20)
+            found = [*found, *await jobs.claim(2, wait=20)]
+            assert sorted(job.data for job in found) == [b"a", b"b", b"c"]
+            stats = await jobs.stats()
+            assert (stats.claims, stats.in_flight, stats.released) == (0, 3, 2)
+
+    asyncio.run(work())
+
+
+def test_what_can_never_run_does_not_stop_a_worker(module_daemon: Daemon, hand: Callable[..., Hand]) -> None:
+    """Without dead letters what is given up fails: held on to, four of them would be all that this worker ever has."""
+    with topicd.connect(module_daemon.run.socket) as client:
+        jobs = client.queue("never")
+        jobs.put_many([b"not json"] * 5, tag="plain")
+        jobs.put({"args": [7]}, tag="plain")
+        worker = hand("never")
+        assert worker.begun(1) == {7}
+        worker.finish({7})
+        wait_until(lambda: jobs.stats().acked == 1, "the good one to be done")
+        assert jobs.stats().failed >= 5

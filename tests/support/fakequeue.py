@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from tests.support.fakelog import FakeTopic
-from topicd.errors import NotAQueue
+from topicd.errors import Conflict, NotAQueue
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, CLAIMED, ENDED, FLAG_DONE, JOB, LEASED, message
 
@@ -190,6 +190,8 @@ def nack(session: Session, request: Request, flags: int) -> dict[str, Any]:
     body = fields_of(request)
     queue, now = queue_of(session._topic(body)), session.server.now_ms
     skipped, dead = [], []
+    if body["kind"] == "dead" and not queue.topic.config.dead_letter:
+        raise Conflict(f"queue {body['topic']!r} has no dead_letter: a job cannot go there")
     leases = body["leases"] or [0] * len(body["seqs"])
     for seq, lease in zip(body["seqs"], leases, strict=True):
         if not queue.held(seq, lease, body.get("node", ""), now):

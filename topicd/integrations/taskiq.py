@@ -2,13 +2,14 @@
 `pip install topicd[taskiq]`.
 
 Promise: at least once. A task's message is acknowledged when taskiq says so, by default when it has run; one whose
-worker dies is delivered again at once. Labels of a task become options of its job: `delay` (seconds), `priority` (0 to
-9), `group`, `unique`.
+worker dies is delivered again at once; one that no task here can take fails, where taskiq would drop it. Labels of a
+task become options of its job: `delay` (seconds), `priority` (0 to 9), `group`, `unique`.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
@@ -17,6 +18,8 @@ from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 from topicd.aio import AsyncClient, AsyncJob, AsyncQueue, AsyncWork, connect
 from topicd.errors import InvalidRequest
+
+log = logging.getLogger(__name__)
 
 LABELS = "taskiq"  # in the meta of a job
 
@@ -80,9 +83,21 @@ class TopicdBroker(AsyncBroker):
                     job = await work.__anext__()
                 except StopAsyncIteration:
                     return
+                if why := self._unfit(job):
+                    log.warning("a job fails", extra={"queue": self._name, "seq": job.seq, "why": why})
+                    await job.fail(why)
+                    continue
                 yield AckableMessage(data=job.data, ack=_finishing(job))
         finally:
             await work.close()
+
+    def _unfit(self, job: AsyncJob) -> str:
+        """Why no task can take it; empty: one can."""
+        try:
+            name = self.formatter.loads(message=job.data).task_name
+        except Exception as exc:
+            return f"it is no message of taskiq: {type(exc).__name__}"
+        return "" if self.find_task(name) is not None else f"there is no task {name!r} here"
 
 
 def _finishing(job: AsyncJob) -> Callable[[], Awaitable[None]]:

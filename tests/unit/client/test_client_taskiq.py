@@ -65,6 +65,33 @@ def test_what_was_not_finished_goes_back(server: FakeServer) -> None:
     asyncio.run(main())
 
 
+def test_what_no_task_can_take_fails_and_is_not_dropped(server: FakeServer) -> None:
+    async def main() -> None:
+        broker = TopicdBroker("tasks", target=server.path)
+
+        @broker.task
+        async def work(n: int) -> None: ...
+
+        await broker.startup()
+        jobs = broker._queue()
+        await jobs.put(b"not of taskiq")
+        await work.kicker().with_task_id("1").kiq(1)
+        await jobs.put(server.topics["tasks"].records[1].data.replace(b":work", b":another"))
+        messages: Any = broker.listen()
+        async with asyncio.timeout(10):
+            assert b":work" in (await anext(messages)).data
+            queue = server.topics["tasks"].queue
+            following = asyncio.ensure_future(anext(messages))
+            while queue.counts["failed"] < 2:
+                await asyncio.sleep(0.005)
+        assert queue.reasons[1].startswith("it is no message of taskiq")
+        assert "there is no task" in queue.reasons[3] and queue.counts["acked"] == 0
+        following.cancel()
+        await broker.shutdown()
+
+    asyncio.run(main())
+
+
 def test_labels_become_options() -> None:
     assert job_options({"delay": "1.5", "priority": 3, "group": "g", "x": 1}) == {
         "delay_ms": 1500,

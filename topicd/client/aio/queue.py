@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from functools import partial
@@ -169,12 +170,32 @@ class AsyncQueue:
         most, lease = bounded("max", max, 1, CLAIM_MAX), lease_of(lease_ms)
         ending = None if done is None else Finishing(done)
         waits = wait_times(self._caller.tempo, wait)
-        found = await self._claim(most, lease, next(waits), ending)
+        found = await self._await_jobs(most, lease, next(waits), ending)
         for wait_ms in waits if not found.count else ():
-            found = (await self._claim(most, lease, wait_ms, None))._replace(finished=found.finished)
+            found = (await self._await_jobs(most, lease, wait_ms, None))._replace(finished=found.finished)
             if found.count:
                 break
         return AsyncJobs(AsyncJob, self, self.name, self._caller.tempo.monotonic(), found)
+
+    async def _await_jobs(self, most: int, lease: int, wait_ms: int, ending: Finishing | None) -> Claimed:
+        """Whoever gives up waiting leaves no jobs behind: those that come to him all the same go back at once."""
+        if not wait_ms:
+            return await self._claim(most, lease, wait_ms, ending)
+        asked = asyncio.ensure_future(self._claim(most, lease, wait_ms, ending))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(self._nobody_waits)
+            raise
+
+    def _nobody_waits(self, asked: asyncio.Future[Claimed]) -> None:
+        if asked.cancelled() or asked.exception() is not None or not asked.result().count:
+            return
+        held = [(seq, lease) for seq, lease, *_ in asked.result().rows()]
+        self._caller.part(self._release(held))
+
+    async def _release(self, held: list[tuple[int, int]]) -> None:
+        await self.nack(held, "release")
 
     async def _claim(self, most: int, lease: int, wait_ms: int, ending: Finishing | None) -> Claimed:
         rows, flags = (b"", 0) if ending is None else (ending.rows, FLAG_DONE)

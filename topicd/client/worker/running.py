@@ -12,7 +12,7 @@ from typing import Any
 from topicd.client.blocking.job import Job
 from topicd.client.core.queue_requests import reason_of
 from topicd.client.worker.tasks import GiveUp, Middleware, Retry, Task, _current
-from topicd.errors import TopicdError
+from topicd.errors import Conflict, TopicdError
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Runner:
         if isinstance(error, Retry):
             self._settle(job, lambda: job.fail(str(error), delay_ms=error.delay_ms))
         elif isinstance(error, GiveUp):
-            self._settle(job, lambda: job.dead(str(error)))
+            self._settle(job, lambda: _given_up(job, str(error)))
         elif isinstance(error, Exception):
             log.warning("task failed", exc_info=error, extra={"queue": job.queue, "seq": job.seq, "task": job.tag})
             self._settle(job, lambda: job.fail(reason_of(error)))
@@ -91,7 +91,7 @@ class Runner:
             if not how():
                 log.warning("the job had been taken away", extra={"queue": job.queue, "seq": job.seq})
         except TopicdError as exc:
-            # Its lease ends, and it is delivered again.
+            job.settled = True  # Its lease ends, extended by nobody, and it is delivered again.
             log.warning("the job's end could not be told", extra={"queue": job.queue, "seq": job.seq, "why": str(exc)})
 
     def whole(self, job: Job) -> None:
@@ -116,6 +116,15 @@ class Runner:
                 self.done(job)
 
         return run()
+
+
+def _given_up(job: Job, reason: str) -> bool:
+    try:
+        return job.dead(reason)
+    except Conflict as exc:
+        # A queue without dead letters: it counts as failed and comes again, but it keeps no place here.
+        log.warning("the job comes again", extra={"queue": job.queue, "seq": job.seq, "why": str(exc)})
+        return job.fail(reason)
 
 
 @contextmanager

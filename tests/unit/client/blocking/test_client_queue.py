@@ -171,6 +171,7 @@ def test_ack_takes_jobs_pairs_and_seqs(client: topicd.Client) -> None:
 
 def test_jobs_go_back_in_three_ways(client: topicd.Client, server: FakeServer) -> None:
     jobs = client.queue("q")
+    jobs.configure(dead_letter="q.dead")
     jobs.put_many([b"a", b"b", b"c"])
     a, b, c = jobs.claim(3)
     assert a.release()

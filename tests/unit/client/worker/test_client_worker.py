@@ -16,7 +16,8 @@ import pytest
 import topicd
 from tests.support.fakequeue import FakeQueue
 from tests.support.fakeserver import FakeServer
-from topicd.errors import InvalidRequest
+from topicd.client.worker.running import Runner
+from topicd.errors import InvalidRequest, StorageFailed
 
 
 def queue_of(server: FakeServer) -> FakeQueue:
@@ -76,6 +77,8 @@ def test_arguments_that_do_not_fit_are_refused_when_they_are_enqueued(worker: to
 
 
 def test_what_a_task_raises_becomes_of_its_job(worker: topicd.Worker, server: FakeServer) -> None:
+    worker.queue.configure(dead_letter="q.dead")
+
     @worker.task
     def plain() -> None:
         raise ValueError("oh")
@@ -101,6 +104,45 @@ def test_what_a_task_raises_becomes_of_its_job(worker: topicd.Worker, server: Fa
     assert "no task 'unknown' here, only later, never, plain" in queue.reasons[4]
     assert "no arguments of task 'plain'" in queue.reasons[5]
     assert queue.counts["dead_lettered"] == 2
+
+
+def test_what_is_given_up_without_dead_letters_fails_and_takes_no_place(
+    client: topicd.Client, server: FakeServer
+) -> None:
+    worker = topicd.Worker("q", concurrency=1, client=client)
+    ran: list[int] = []
+
+    @worker.task
+    def work(n: int) -> None:
+        if not n:
+            raise topicd.GiveUp("hopeless")
+        ran.append(n)
+
+    worker.queue.put(b"not json", tag="work")
+    work.enqueue(0)
+    work.enqueue(1)
+    worker.run(idle=0.3)
+    queue = queue_of(server)
+    assert ran == [1]
+    assert "no arguments of task 'work'" in queue.reasons[1]
+    assert (queue.reasons[2], queue.counts["failed"]) == ("hopeless", 2)
+    assert queue.delayed[2] > server.now_ms
+
+
+@pytest.mark.parametrize("error", [ValueError("oh"), topicd.Retry("later"), topicd.GiveUp("never")])
+def test_a_job_whose_end_cannot_be_told_is_held_no_longer(client: topicd.Client, error: Exception) -> None:
+    """Else its lease would be extended as long as the process lives, and nobody would ever get it."""
+    worker = topicd.Worker("q", client=client)
+    worker.queue.put(b"a")
+    (job,) = worker.queue.claim()
+
+    class Deaf:
+        def _give_back(self, *_: object) -> bool:
+            raise StorageFailed("the disk is full")
+
+    job._holder = Deaf()  # type: ignore[assignment]
+    Runner({}, ()).failed(job, error)
+    assert job.settled
 
 
 def test_middleware_is_around_each_task(client: topicd.Client, server: FakeServer) -> None:
