@@ -18,7 +18,7 @@ from topicd.cli.show.progress import Bar
 from topicd.cli.show.render import Column, json_bytes
 from topicd.filechannel import Damaged, FileChannel, Gap
 from topicd.filechannel.inspect import Overview, is_channel, overview, walk
-from topicd.filechannel.survey import Segment
+from topicd.filechannel.survey import Damage, Segment
 from topicd.words import counted
 
 filechannel = Group("filechannel", help="Look into embedded file channels and look after them.", no_args_is_help=True)
@@ -201,6 +201,7 @@ def verify(app: App, directory: Path) -> int:
             messages += isinstance(item, tuple)
             bar.advance(end - last, counted(messages, "message"))
             last = end
+    lost += _unseen(found, lost)
     slots = {name: position.damaged_slots if position else 2 for name, position in found.positions.items()}
     broken = {name: number for name, number in slots.items() if number}
     if app.json:
@@ -212,6 +213,20 @@ def verify(app: App, directory: Path) -> int:
             app.out.text(f"receiver {name}: {number} of 2 slots are damaged")
         app.out.text(f"{counted(messages, 'message')}, {counted(len(lost), 'damaged range')}")
     return Exit.FAILED if lost or broken else Exit.OK
+
+
+def _unseen(found: Overview, lost: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Damage that reading from the oldest message on does not meet."""
+    spans = [span for span in found.survey.damage if not any(_touch(span, other) for other in lost)]
+    first = found.survey.begin
+    behind = [position.offset for position in found.positions.values() if position is not None]
+    if behind and min(behind) < first and found.dropped < first:
+        spans.append(Damage(min(behind), first, "no segment has them, and a receiver has not acknowledged them"))
+    return [span._asdict() for span in spans]
+
+
+def _touch(span: Damage, other: dict[str, Any]) -> bool:
+    return bool(span.begin < other["end"] and other["begin"] < span.end)
 
 
 @filechannel.verb(

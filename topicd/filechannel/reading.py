@@ -4,6 +4,7 @@ with its offsets, as a Gap where the channel dropped it and as Damaged where it 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from topicd._native.channel import core
@@ -35,6 +36,7 @@ class Reading:
         self.damage: Damaged | None = None  # stands here until it is skipped
         self._segment: SegmentReader | None = None
         self._known_end = 0  # of the segment, when it was last looked at
+        self._sealed_end = MAX_U64  # where the next segment begins, once that was asked for
 
     @property
     def segment_begin(self) -> int:
@@ -51,7 +53,9 @@ class Reading:
                     if gap is not None:
                         return gap
                 elif self.offset < self._end(published):
-                    return self._read(self._segment, min(published, self._known_end))
+                    found = self._read(self._segment, min(published, self._known_end))
+                    if found is not None:
+                        return found
                 else:
                     gap = self._advance(self._segment, published)
                     if gap is not None:
@@ -91,12 +95,13 @@ class Reading:
         """Of the file that is written, only what lies below `published` is sure to stay: behind it is room that was
         reserved. Asked for after `published`, the size of a file that was sealed before is final."""
         if self._segment is not None and self._known_end < published:
-            self._known_end = min(self._segment.end(), published)
+            self._known_end = min(self._segment.end(), published, self._sealed_end)
         return self._known_end
 
     # ---- inside a segment ----
 
-    def _read(self, segment: SegmentReader, limit: int) -> tuple[list[bytes], list[int]]:
+    def _read(self, segment: SegmentReader, limit: int) -> tuple[list[bytes], list[int]] | None:
+        """None: the segment ends here."""
         try:
             data = segment.read(self.offset, min(limit - self.offset, READ_BYTES))
             payloads, ends, at, fault = core.split_messages(data, 0, len(data), self.offset, MAX_MESSAGE, MAX_U64)
@@ -111,6 +116,13 @@ class Reading:
             behind = segment.next_good(error.span.end, limit) if error.span.end < limit else limit
             raise self._damaged(behind, str(error)) from error
         if not payloads:
+            # Somebody may have added bytes to a sealed file: what it holds ends where the next one begins.
+            behind = self._begin_behind(segment)
+            if behind >= self.offset:
+                self._sealed_end = behind
+                limit = self._known_end = min(limit, behind)
+            if limit == self.offset:
+                return None
             raise self._damaged(segment.next_good(self.offset, limit), f"a message fails its {fault}")
         self.offset += at
         return payloads, ends
@@ -131,10 +143,25 @@ class Reading:
             return open_segment(self._place.fs, self._place.directory, segment_id)
         except HeaderDamaged:
             return None
+        except FileNotFoundError as error:
+            if segment_id in self._ids():
+                raise StorageFailed(f"{error.filename} is there and leads nowhere") from error
+            raise
+
+    def _begin_behind(self, segment: SegmentReader) -> int:
+        """Where the next segment that can be believed begins."""
+        for segment_id in self._ids():
+            if segment_id > segment.header.segment_id:
+                with suppress(FileNotFoundError):
+                    found = self._open(segment_id)
+                    if found is not None:
+                        found.close()
+                        return found.begin
+        return MAX_U64
 
     def _enter(self, segment: SegmentReader) -> None:
         self._forget()
-        self._segment, self._known_end = segment, 0
+        self._segment, self._known_end, self._sealed_end = segment, 0, MAX_U64
 
     def _locate(self, published: int) -> Gap | None:
         """Open the segment that holds the offset."""

@@ -121,6 +121,9 @@ def _header(fs: Fs, path: Path, segment_id: int) -> Header | None:
     file = fs.open(path)
     try:
         header = unpack_header(file.pread(HEADER_BYTES, 0), packed=path.suffix == PACKED_SUFFIX)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     finally:
         file.close()
     return header if header is not None and header.segment_id == segment_id else None
@@ -151,6 +154,7 @@ def _close_ranks(found: Survey) -> None:
         elif before.end < after.begin:
             missing = after.segment_id - before.segment_id - 1
             what = f"{missing} segment files are missing" if missing else f"segment.{before.segment_id} is too short"
+            what = "a segment file is missing" if missing == 1 else what
             found.damage.append(Damage(before.end, after.begin, what))
     for segment in found.segments:
         if segment.headless:

@@ -57,6 +57,22 @@ def test_damage_is_named_and_an_exit_code(channel: Path) -> None:
     assert "damaged" in run("filechannel", "info", str(channel)).stdout
 
 
+def test_verify_tells_of_files_that_are_missing_or_not_its_own(channel: Path, tmp_path: Path) -> None:
+    """Reading from the oldest segment on meets neither."""
+    with FileChannel(tmp_path / "other", segment_bytes=4096) as other:
+        other.sender().send_many([b"message %d" % number for number in range(1000)])
+    kept = (channel / "segment.2").read_bytes()
+    (channel / "segment.2").write_bytes((tmp_path / "other" / "segment.2").read_bytes())
+    alien = run("filechannel", "verify", str(channel), "--json")
+    assert alien.exit_code == 1 and "another channel" in json.loads(alien.stdout)["damage"][0]["reason"]
+    (channel / "segment.2").write_bytes(kept)
+    assert run("filechannel", "verify", str(channel)).exit_code == 0
+    (channel / "segment.0").unlink()
+    first = run("filechannel", "verify", str(channel), "--json")
+    assert first.exit_code == 1
+    assert [span["begin"] for span in json.loads(first.stdout)["damage"]] == [170]
+
+
 def test_tail_prints_and_leaves_no_trace(channel: Path) -> None:
     found = run("filechannel", "tail", str(channel), "--all", "--idle", "0.1")
     assert found.stdout.splitlines()[-1].split() == [found.stdout.splitlines()[-1].split()[0], "message", "999"]

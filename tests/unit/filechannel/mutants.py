@@ -148,4 +148,10 @@ MUTANTS = [
         "        behind = next_good(view, at, size)\n",
         "        behind = next_good(view, at, written)\n",
     ),
+    (
+        "filechannel: bytes added to a sealed segment hide messages",
+        f"{HERE}/reading.py",
+        "            if behind >= self.offset:\n",
+        "            if False:\n",
+    ),
 ]

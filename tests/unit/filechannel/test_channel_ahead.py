@@ -139,12 +139,14 @@ def test_F04_a_kill_loses_nothing_that_was_stored(place: Path, page: str) -> Non
 
 CUT_OFF = """
 import os, sys
+from topicd import _native
+from topicd._native.channel_interface import CLEARED_AT
 from topicd.filechannel import ChannelFailed, FileChannel
 channel = FileChannel(sys.argv[1], segment_bytes=1 << 20)
-sender = channel.sender()
-while channel._writer._window is None:
+sender, writer = channel.sender(), channel._writer
+# Until the next message is a store into pages that are there, which are gone with the file.
+while writer._window is None or _native.core.load(writer._state, CLEARED_AT) < writer.written + 1000:
     sender.send(bytes(100))
-sender.send(bytes(100))  # makes pages, which are gone with the file
 ahead = channel._writer._ahead
 with ahead._shape:
     ahead._refused = True  # the next window would make it long again

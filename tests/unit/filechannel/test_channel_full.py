@@ -12,7 +12,7 @@ import pytest
 from tests.support.faultfs import FaultFs
 from tests.unit.filechannel.kit import SMALL, WAIT_S, Background, numbered, segment_names
 from topicd.disk.fs import RealFs
-from topicd.errors import RecordTooLarge
+from topicd.errors import RecordTooLarge, StorageFailed
 from topicd.filechannel import ChannelClosed, ChannelFull, Damaged, FileChannel, Gap, NotEnough
 from topicd.filechannel.layout import HEADER_BYTES
 from topicd.filechannel.survey import look
@@ -197,6 +197,27 @@ def test_a_damaged_header_is_damage(tmp_path: Path, which: str) -> None:
             except NotEnough:
                 break
         assert got == [*numbered(0, lost.begin // 16), *numbered(lost.end // 16, 2000), b"after"]
+
+
+def test_bytes_added_to_a_sealed_segment_hide_no_message(tmp_path: Path) -> None:
+    with FileChannel(tmp_path, segment_bytes=SMALL) as channel:
+        channel.sender().send_many(numbered(0, 1000))
+        for added in (b"garbage", bytes(3), b"\0\0\0\5abcdhello", b"x" * 5000):
+            with open(tmp_path / "segment.1", "ab") as file:
+                file.write(added)
+            with channel.receiver("r", temporary=True) as receiver:
+                assert receiver.recv_many(1000, 0) == numbered(0, 1000)
+
+
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    with FileChannel(tmp_path) as channel:
+        channel.sender().send(b"x")
+        receiver = channel.receiver()
+        (tmp_path / "segment.77").symlink_to("/nonexistent")
+        with pytest.raises(StorageFailed, match="leads nowhere"):
+            receiver.recv(0)
+        (tmp_path / "segment.77").unlink()
+        assert receiver.recv(0) == b"x"
 
 
 def test_files_shorter_than_what_was_published_leave_a_hole_that_is_reported(tmp_path: Path) -> None:
