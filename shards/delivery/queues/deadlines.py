@@ -1,5 +1,6 @@
 """When something has to happen by itself: one heap for all queues of the shard. Promise: whoever asked is woken at the
-time, by the shard's clock, or a little later; a test's clock wakes them when it is moved.
+time, by the shard's clock, or a little later; a test's clock wakes them when it is moved. When the clock was set back,
+all are woken: what they waited for may be hours away by now, and they ask anew.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from collections.abc import Callable
 
 from topicd.clock import Clock, ManualClock
 
-_LATEST_S = 3_600.0  # a timer is set so far ahead at most: the wall clock may jump
+_LATEST_S = 10.0  # a timer is set so far ahead at most: the wall clock may jump
+_SET_BACK_MS = 1_000  # more than a clock that is adjusted goes back
+
+
+def is_over(at_ms: int, now_ms: int, longest_ms: int) -> bool:
+    """Of a time that was so far ahead at most: it has come, or the clock was set back."""
+    return at_ms <= now_ms or at_ms > now_ms + longest_ms
 
 
 class Sleeper:
@@ -31,6 +38,7 @@ class Deadlines:
         self._asked = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._looked_ms = 0  # when it was looked at last
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -49,8 +57,9 @@ class Deadlines:
     def run(self) -> None:
         """Wake those whose time has come."""
         now, heap = self._clock.now_ms(), self._heap
+        set_back, self._looked_ms = now < self._looked_ms - _SET_BACK_MS, now
         due: list[Sleeper] = []
-        while heap and heap[0][0] <= now:
+        while heap and (set_back or heap[0][0] <= now):
             at, _, sleeper = heapq.heappop(heap)
             if sleeper.due_ms == at:
                 sleeper.due_ms = 0

@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Iterator
 
 from topicd.limits import PRIORITY_DEFAULT, PRIORITY_MAX
+from topicd.shards.delivery.queues.deadlines import is_over
 from topicd.shards.delivery.queues.rates import Rate
 
 STARVING_MS = 5_000
+_PARKED_MS = 2_000  # no limit of a rate lasts longer
 
 
 class Group:
@@ -264,7 +266,7 @@ class Lanes:
         for band in self.bands:
             if band is served:
                 return
-            if band.turn and not band.passed_ms:
+            if band.turn and (not band.passed_ms or band.passed_ms > now_ms):
                 band.passed_ms = now_ms
 
     def _pick_from(self, band: Band, most: int, now_ms: int, limits: GroupLimits) -> Picked | None:
@@ -318,7 +320,7 @@ class Lanes:
         """Groups whose time has come."""
         if not self._parked:
             return
-        due = [group for group in self._parked if group.parked_until <= now_ms or not limits.per_s]
+        due = [group for group in self._parked if is_over(group.parked_until, now_ms, _PARKED_MS) or not limits.per_s]
         self._parked = [group for group in self._parked if group not in due]
         for group in due:
             self._open(group)

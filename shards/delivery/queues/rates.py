@@ -5,6 +5,7 @@ tenth of it, and nobody has to ask again and again: it says when the next one ma
 from __future__ import annotations
 
 _BURST_MS = 100.0  # so much of the rate may start at once
+_FAR_MS = 1_000.0  # the next one is never so far away, whatever the rate
 
 
 class Rate:
@@ -18,6 +19,8 @@ class Rate:
         interval = 1000.0 / per_s
         slack = max(0.0, _BURST_MS - interval)
         ahead = max(self._next_ms, float(now_ms)) - now_ms
+        if ahead > slack + max(interval, _FAR_MS):
+            self._next_ms, ahead = float(now_ms), 0.0  # the clock was set back
         return 0 if ahead > slack else int((slack - ahead) // interval) + 1
 
     def take(self, count: int, now_ms: int, per_s: int) -> None:

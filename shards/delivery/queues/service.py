@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
-from topicd.shards.delivery.queues.deadlines import Sleeper
+from topicd.shards.delivery.queues.deadlines import Sleeper, is_over
 from topicd.shards.delivery.queues.ending import Ending, Endings
 from topicd.shards.delivery.queues.facts import Past
 from topicd.shards.delivery.queues.handing import Handing
@@ -19,6 +19,7 @@ from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.storage.ranges import Ranges
 
 _KEYS_KEPT = 256  # unique keys whose time may be over
+_WAITS_MS = 60_000  # no claim and no window waits longer
 _AT_REST_MS = 1_000  # while nobody waits, it is looked at so often at most
 
 
@@ -216,9 +217,10 @@ class QueueService(Follower):
 
     def serve(self, now: int) -> None:
         """Whoever waits gets what there is: as much as fits if one waits, in even shares if several do."""
-        if self._window_ms and self._window_ms <= now:
+        if self._window_ms and is_over(self._window_ms, now, _WAITS_MS):
             self._window_ms = 0
         if self._may_go:
+            self.jobs.lanes.unpark(now, self.jobs.limits)  # else there may be nothing to pick from, and nobody picks
             while self.jobs.lanes.any_may_go and self._serve_once(now):
                 pass
         self.arm(now)
@@ -275,7 +277,7 @@ class QueueService(Follower):
         if self.jobs.dying:
             self.tools.bury(self)
         self.serve(now)
-        while self._give_ups and self._give_ups[0][0] <= now:
+        while self._give_ups and is_over(self._give_ups[0][0], now, _WAITS_MS):
             at, _, taker = heapq.heappop(self._give_ups)
             if taker.give_up_ms == at:
                 self.stop(taker)

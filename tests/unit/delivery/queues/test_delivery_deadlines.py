@@ -43,6 +43,35 @@ def test_another_time_replaces_the_one_before() -> None:
     assert woken == [] and len(deadlines) == 0
 
 
+def test_when_the_clock_was_set_back_all_are_woken_once() -> None:
+    clock, woken = ManualClock(10_000_000), list[str]()
+    deadlines = Deadlines(clock, no_timer)
+    deadlines.run()
+    deadlines.wake_at(Sleeper(lambda: woken.append("a")), 10_000_100)
+    deadlines.wake_at(Sleeper(lambda: woken.append("b")), 10_500_000)
+    clock.set_wall(9_999_500)  # adjusted
+    deadlines.run()
+    assert woken == []
+    clock.set_wall(5_000_000)
+    deadlines.run()
+    deadlines.run()
+    assert (woken, len(deadlines)) == (["a", "b"], 0)
+
+
+def test_a_timer_is_never_far_ahead() -> None:
+    """Else a clock that is set forward would be noticed long after."""
+    asked: list[float] = []
+
+    def call_later(after: float, what: object) -> asyncio.TimerHandle:
+        asked.append(after)
+        return asyncio.TimerHandle(0.0, lambda: None, (), loop)
+
+    loop = asyncio.new_event_loop()
+    Deadlines(SystemClock(), call_later).wake_at(Sleeper(lambda: None), time.time_ns() // 1_000_000 + 86_400_000)
+    loop.close()
+    assert asked == [10.0]
+
+
 def test_by_the_real_clock_it_is_woken_by_itself() -> None:
     async def wait() -> int:
         loop, done = asyncio.get_running_loop(), asyncio.Event()

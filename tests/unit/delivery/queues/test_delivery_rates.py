@@ -37,3 +37,12 @@ def test_what_was_not_used_is_not_saved_up() -> None:
     rate = Rate()
     rate.take(1, 1_000, 10)
     assert rate.room(1_000_000, 10) == 1
+
+
+@pytest.mark.parametrize("per_s", [1, 7, 1_000])
+def test_a_clock_that_is_set_back_holds_nobody_up(per_s: int) -> None:
+    rate, now = Rate(), 10_000_000
+    rate.take(rate.room(now, per_s), now, per_s)
+    assert rate.room(now - 3_600_000, per_s) >= 1
+    rate.take(1, now - 3_600_000, per_s)
+    assert rate.free_at(per_s) <= now - 3_600_000 + 1_001

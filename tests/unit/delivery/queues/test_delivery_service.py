@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.delivery.desk import Desk
 from tests.unit.delivery.queues.hands import Hands
 from topicd.ipc.protocol.messages import Op
@@ -37,6 +39,49 @@ def test_a_worker_is_woken_when_a_job_comes_back_or_its_time_has_come(desk: Desk
     assert [claimed.seqs for claimed in hands.pushed(other)] == [[2]]
     hands.advance(301)
     assert [claimed.seqs for claimed in hands.pushed(other)] == [[1]]
+
+
+@pytest.mark.parametrize("limit", ["rate_per_s", "group_rate_per_s"])
+@pytest.mark.parametrize("waits", ["stream", "claim"])
+def test_whoever_waits_is_woken_when_a_rate_allows_more(desk: Desk, limit: str, waits: str) -> None:
+    """Also where every group with jobs has had its share."""
+    hands = Hands(desk, **{limit: 2})
+    hands.put_many(4, group="g")
+    assert hands.claim(1).seqs == [1]
+    line = desk.line()
+    if waits == "stream":
+        hands.work(1, line)
+        hands.advance(600)
+        assert [claimed.seqs for claimed in hands.pushed(line)] == [[2]]
+    else:
+        request = hands.begin_claim(1, line=line, wait_ms=5_000)
+        hands.advance(600)
+        assert hands.claimed(request, line).seqs == [2]
+
+
+@pytest.mark.parametrize("limit", ["rate_per_s", "group_rate_per_s"])
+def test_a_clock_that_is_set_back_stops_no_limited_queue(desk: Desk, limit: str) -> None:
+    hands = Hands(desk, **{limit: 2})
+    hands.put_many(9, group="g")
+    hands.work(5, line := desk.line())
+    hands.advance(0)
+    assert [claimed.seqs for claimed in hands.pushed(line)] == [[1]]
+    desk.clock.set_wall(desk.clock.now_ms() - 3_600_000)
+    hands.advance(0)
+    hands.advance(600)
+    assert len(hands.pushed(line)) >= 2
+
+
+def test_a_clock_that_is_set_back_keeps_nobody_waiting(desk: Desk) -> None:
+    hands, gathering = Hands(desk), Hands(desk, "gathered", claim_jitter_ms=50)
+    hands.advance(0)
+    waits = hands.begin_claim(wait_ms=1_000)
+    gathering.write(1)
+    gathered = gathering.begin_claim(1)
+    desk.clock.set_wall(desk.clock.now_ms() - 3_600_000)
+    hands.advance(0)
+    assert hands.claimed(waits).jobs == []
+    assert gathering.claimed(gathered).seqs == [1]
 
 
 def test_a_window_serves_streams_and_claims_in_one_pass(desk: Desk) -> None:
