@@ -194,23 +194,41 @@ def wake(peer: Any, load: Load) -> Figures:
 
 
 def write_loop(peer: Any, load: Load) -> Figures:
-    """The page cache's limit: the bytes of a batch without heads and checksums, one write after the other, like dd."""
-    data = b"".join(payloads(load.size, load.batch))
-    path = peer.root / "written"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    at = 0
+    """The page cache's limit: the bytes of a batch, or of a message, without heads and checksums, one write after the
+    other, like dd."""
+    single = load.steps[0] == Work.SEND
+    data = b"".join(payloads(load.size, 1 if single else load.batch))
+    directory = peer.root / "written"
+    rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    fd = os.open(directory / "0", os.O_RDWR | os.O_CREAT)
+    at = files = 0
 
     def write() -> None:
         nonlocal at
         # As often a new file as a channel cuts a segment.
         if at > 64 << 20:
-            os.ftruncate(fd, 0)
-            at = 0
+            restart()
         at += os.pwrite(fd, data, at)
 
+    def restart() -> None:
+        nonlocal at, fd, files
+        at = 0
+        if not single:
+            os.ftruncate(fd, 0)
+            return
+        # What is sent one at a time is kept by everybody: so here, in new memory.
+        os.close(fd)
+        files += 1
+        fd = os.open(directory / str(files), os.O_RDWR | os.O_CREAT)
+
+    def some() -> None:
+        for _ in range(CHUNK):
+            write()
+
     try:
-        count, seconds = repeat(write, load.seconds)
+        count, seconds = repeat(some if single else write, load.seconds)
     finally:
         os.close(fd)
-        path.unlink()
-    return throughput(count * load.batch, seconds, load.size)
+        rmtree(directory)
+    return throughput(count * (CHUNK if single else load.batch), seconds, load.size)

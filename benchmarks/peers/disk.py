@@ -33,7 +33,8 @@ class Disk(Peer):
             wanted = SMALL
         elif test == "C" and load.durable:
             wanted = STREAM[1:]
-        if test == filechannel.TEST and load.steps[0] == filechannel.Work.SEND_MANY and not load.durable:
+        sends = filechannel.Work.SEND, filechannel.Work.SEND_MANY
+        if test == filechannel.TEST and load.steps[0] in sends and not load.durable:
             return {filechannel.WRITE_LOOP: filechannel.write_loop}
         return {name: partial(_limit, limit, block) for name, limit, block in wanted}
 
