@@ -8,10 +8,10 @@ from pathlib import Path
 
 from topicd.errors import InvalidRequest
 from topicd.filechannel.errors import Damaged
-from topicd.filechannel.layout import SHARED, parse_segment
+from topicd.filechannel.layout import parse_segment
 from topicd.filechannel.lock import running_writer
 from topicd.filechannel.offsets import Position
-from topicd.filechannel.page import SharedFile
+from topicd.filechannel.page import look_at_page
 from topicd.filechannel.place import Place
 from topicd.filechannel.reading import Gap, Reading
 from topicd.filechannel.survey import Survey, look
@@ -34,20 +34,10 @@ def overview(directory: Path) -> Overview:
     if not is_channel(directory):
         raise InvalidRequest(f"{directory} is no file channel: no segment lies there", path=str(directory))
     place = Place(directory)
-    published = _published(directory)
+    published = look_at_page(directory)
     survey = look(place.fs, directory, published)
     end = survey.end if published is None else max(published, 0)
     return Overview(survey, end, place.positions(remove=False), place.dropped(), running_writer(directory))
-
-
-def _published(directory: Path) -> int | None:
-    if not (directory / SHARED).exists():
-        return None
-    shared = SharedFile(directory)
-    try:
-        return shared.page.published if shared.is_trusted() else None
-    finally:
-        shared.close()
 
 
 def walk(directory: Path, begin: int, end: int) -> Iterator[tuple[int, bytes] | Damaged | Gap]:

@@ -120,22 +120,42 @@ class SharedFile:
             os.close(fd)
 
     def is_trusted(self) -> bool:
-        return self._memory[:8] == _MAGIC and self._memory[8 : 8 + _IDENTITY.size] == self._identity()
+        return _is_of(self._memory, self._fd)
 
     def begin(self, end: int, synced: int) -> None:
         """A page for this boot. Call with the lock held."""
         self._memory[:8] = bytes(8)
         self.page.note_synced(synced)
         self.page.publish(end)
-        self._memory[8 : 8 + _IDENTITY.size] = self._identity()
+        self._memory[8 : 8 + _IDENTITY.size] = _identity(self._fd)
         self._memory[:8] = _MAGIC
-
-    def _identity(self) -> bytes:
-        stat = os.fstat(self._fd)
-        return _IDENTITY.pack(boot_id(), stat.st_dev, stat.st_ino)
 
     def close(self) -> None:
         # The mapping goes with its last user: a thread may still sleep on it.
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def look_at_page(directory: Path) -> int | None:
+    """What was published, if the page is of this boot. Changes nothing: the directory may be read-only."""
+    try:
+        fd = os.open(directory / SHARED, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if os.fstat(fd).st_size < PAGE_BYTES:
+            return None
+        with mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ) as memory:
+            return Page(memory).published if _is_of(memory, fd) else None
+    finally:
+        os.close(fd)
+
+
+def _is_of(memory: mmap.mmap, fd: int) -> bool:
+    return memory[:8] == _MAGIC and memory[8 : 8 + _IDENTITY.size] == _identity(fd)
+
+
+def _identity(fd: int) -> bytes:
+    stat = os.fstat(fd)
+    return _IDENTITY.pack(boot_id(), stat.st_dev, stat.st_ino)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -40,6 +41,19 @@ def test_info_dump_and_verify_change_nothing(channel: Path) -> None:
     assert [json.loads(line)["data"] for line in lines] == [f"message {number}" for number in range(1000)]
     assert "1,000 messages, 0 damaged ranges" in run("filechannel", "verify", str(channel)).stdout
     assert files(channel) == before
+
+
+def test_looking_needs_no_leave_to_write(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def open_to_read(path: str | Path, flags: int, *args: int, **named: int) -> int:
+        if Path(path).parent == channel and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return real(path, flags, *args, **named)
+
+    monkeypatch.setattr(os, "open", open_to_read)
+    for verb in ("info", "verify", "dump"):
+        assert run("filechannel", verb, str(channel)).exit_code == 0
 
 
 def test_damage_is_named_and_an_exit_code(channel: Path) -> None:

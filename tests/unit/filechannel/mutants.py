@@ -97,8 +97,8 @@ MUTANTS = [
     (
         "filechannel: the page of another boot is believed",
         f"{HERE}/page.py",
-        "return self._memory[:8] == _MAGIC and self._memory[8 : 8 + _IDENTITY.size] == self._identity()",
-        "return self._memory[:8] == _MAGIC",
+        "return memory[:8] == _MAGIC and memory[8 : 8 + _IDENTITY.size] == _identity(fd)",
+        "return memory[:8] == _MAGIC",
     ),
     (
         "filechannel: a cut-off write stays behind the end",
