@@ -33,10 +33,12 @@ from topicd.shards.storage.segment.info import SegmentInfo
 from topicd.shards.storage.segment.names import DATA
 from topicd.shards.storage.segment.packed import PackedFile
 from topicd.shards.storage.segment.places import resolve
+from topicd.shards.storage.segment.reader_cache import share_of_descriptors
 
 _BLOCK = 64 * KIB
 _AHEAD = 2 * MIB
-_FILES = 128  # open at a time
+_FILES = 512  # open at a time; their layouts take 24 bytes a block
+_PART = 8  # of the descriptors, for these files
 _WAITING = 64  # loads that wait for a thread
 _CALLERS = 4_096  # requests that wait for loads
 PATIENCE_S = 10.0  # of one request
@@ -143,6 +145,7 @@ class FramesElsewhere:
         self._fs = place.fs
         self.loop = loop
         self._max_bytes = place.settings.cold_cache_bytes
+        self.max_files = share_of_descriptors(_FILES, _PART)
         self._clock = SystemClock()
         # A cold disk that does not answer must not keep packed files here from being read.
         self._threads: dict[bool, Executor] = {
@@ -210,7 +213,7 @@ class FramesElsewhere:
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = _Held(key, topic_dir, info)
-            while len(self._held) > _FILES:
+            while len(self._held) > self.max_files:
                 self._forget(next(iter(self._held)))
         self._held.move_to_end(key)
         return held

@@ -22,10 +22,10 @@ GLANCES = 4
 GLANCES_APART = 32
 
 
-def _default_readers() -> int:
-    """Together they take at most a quarter of the descriptors that the process may have."""
+def share_of_descriptors(most: int, part: int) -> int:
+    """So many, but not more than that part of the descriptors that the process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_READERS if soft == resource.RLIM_INFINITY else min(MAX_READERS, soft // (4 * _DESCRIPTORS))
+    return most if soft == resource.RLIM_INFINITY else min(most, soft // part)
 
 
 class ReaderCache:
@@ -37,7 +37,9 @@ class ReaderCache:
         self._fs = fs
         self._elsewhere = elsewhere
         self._max_bytes = max_bytes
-        self._max_readers = _default_readers() if max_readers is None else max_readers
+        if max_readers is None:
+            max_readers = share_of_descriptors(MAX_READERS, 4 * _DESCRIPTORS)
+        self._max_readers = max_readers
         self._lock = Lock()
         self._readers: OrderedDict[tuple[int, int], SegmentReader] = OrderedDict()
         self._glances: dict[

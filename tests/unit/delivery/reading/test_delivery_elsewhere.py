@@ -177,3 +177,23 @@ def test_too_many_that_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
         assert called == [0, 1, 2]
 
     run(scene)
+
+
+def test_what_was_read_of_a_segment_stays_until_too_many_are_open() -> None:
+    async def go() -> None:
+        it = Scene()
+        assert it.frames.max_files >= 128  # one record of each of many segments: that is what stays in memory
+        readers = {first: it.reader(first) for first in (1, 13)}
+
+        async def read_all() -> int:
+            for first, reader in readers.items():
+                await it.until_there(lambda first=first, reader=reader: reader.read(first, first))
+            return it.frames.loads
+
+        loads = await read_all()
+        assert await read_all() == loads
+        it.frames.max_files = 1
+        it.frames.drop(it.topic.dir, 1)
+        assert await read_all() == loads + 2 and len(it.frames._held) == 1
+
+    asyncio.run(go())

@@ -197,6 +197,28 @@ def test_what_the_disk_would_not_remove_is_removed_later(tiered: Desk) -> None:
     assert read(tiered, topic) == list(range(1, 41))
 
 
+def test_readers_let_go_of_the_file_that_was_moved(tiered: Desk) -> None:
+    """It would keep its room on the fast disk for as long as they hold it."""
+    topic = filled(tiered)
+    assert read(tiered, topic) == list(range(1, 41)) and tiered.parts.elsewhere.loads == 0
+    moved(tiered)
+    assert read(tiered, topic) == list(range(1, 41)) and tiered.parts.elsewhere.loads > 0
+
+
+def test_what_is_still_to_be_removed_waits_for_a_backup(tiered: Desk) -> None:
+    topic = filled(tiered)
+    place = resolve(tiered.parts.place.topic_dir(topic.id), 1)
+    tiered.fail_disk(lambda name, path: name == "unlink" and path == place.file(DATA), errno.EIO)
+    moved(tiered)
+    tiered.mend_disk()
+    tiered.parts.backlog.held = True
+    tiered.loop.run_until_complete(tiered.parts.tiering._clear())
+    assert tiered.disk.exists(place.file(DATA))
+    tiered.parts.backlog.held = False
+    tiered.loop.run_until_complete(tiered.parts.tiering._clear())
+    assert not tiered.disk.exists(place.file(DATA))
+
+
 def test_who_waits_gets_what_is_sealed_behind_the_snapshot_that_was_taken_for_him(tiered: Desk) -> None:
     topic = filled(tiered, segments=1)
     for seq in range(9, 41):
