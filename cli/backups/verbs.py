@@ -58,39 +58,44 @@ _which = click.argument("which", metavar="[BACKUP]", required=False)
 @_new_shelf
 @click.option("--data-dir", "-d", metavar="DIR", help="Of a directory whose daemon is stopped.")
 @pass_app
-def create(app: App, shelf: Path, data_dir: str | None) -> None:
+def create(app: App, shelf: Path, data_dir: str | None) -> int:
     """Make a backup of a running daemon, on its machine and as its user (or as root).
 
     On the same filesystem sealed segments are linked: it takes no room and next to no time. On another one they are
-    copied, once. The backup is one moment of the whole daemon.
+    copied, once. The backup is one moment of the whole daemon. Exit code 1, too, if the cold directory has lost files:
+    they are named, and everything else is in the backup.
     """
     fs = RealFs()
     fs.mkdir(shelf)
     if data_dir is not None:
         with closing(Unused(fs, DataDir(Path(data_dir)))) as unused:
-            _create(app, fs, shelf, unused)
-        return
+            return _create(app, fs, shelf, unused)
     with app.connect() as client, closing(Served(fs, client)) as served:
-        _create(app, fs, shelf, served)
+        return _create(app, fs, shelf, served)
 
 
-def _create(app: App, fs: RealFs, where: Path, source: Served | Unused) -> None:
+def _create(app: App, fs: RealFs, where: Path, source: Served | Unused) -> int:
     inside = source.data.root.resolve()
     if inside == where.resolve() or inside in where.resolve().parents:
         raise CliError(f"{where} lies in the data directory", Exit.USAGE, "backups belong elsewhere")
     shelf = Shelf(fs, where)
     with shelf.lock(), Bar("backup", None, "bytes") as bar:
-        made = Creation(fs, shelf, source, SystemClock(), bar.advance).run()
+        creation = Creation(fs, shelf, source, SystemClock(), bar.advance)
+        made = creation.run()
         seconds = bar.elapsed
     if app.json:
-        app.out.document({**_body(made), "path": str(shelf.path(made.id)), "seconds": round(seconds, 3)})
-        return
+        told = {"path": str(shelf.path(made.id)), "seconds": round(seconds, 3), "lost": list(map(str, creation.lost))}
+        app.out.document({**_body(made), **told})
+        return Exit.FAILED if creation.lost else Exit.OK
     copied = made.bytes - made.linked_bytes
     app.out.text(
         f"{shelf.path(made.id)}: {counted(made.topics, 'stored topic')}, {counted(made.files, 'file')}, "
         f"{size(made.bytes)}; "
         f"{size(made.linked_bytes)} shared, {size(copied)} copied in {duration(seconds)}"
     )
+    for path in creation.lost:
+        app.out.text(app.out.styled(f"{path}: is lost, and not in the backup", "red"))
+    return Exit.FAILED if creation.lost else Exit.OK
 
 
 @backup.verb("list", online=False, examples="topicctl backup list /backups/topicd\ntopicctl backup list DIR --json")

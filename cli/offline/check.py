@@ -13,6 +13,7 @@ from topicd.cli.offline.channel_check import channels_of, check_channels
 from topicd.cli.offline.data_dir import Names, Offline, read_names, scan_past
 from topicd.cli.offline.segment_check import (
     DAMAGE,
+    NOT_CHECKED,
     NOTE,
     Finding,
     SegmentReport,
@@ -33,6 +34,7 @@ from topicd.shards.storage.segment.settle_marks import DeadOnRecord
 from topicd.shards.storage.topic_entry import dead_on_record
 from topicd.shards.storage.topic_label import read_label
 from topicd.shards.storage.walfile import LogReader, WalDamage, WalFile, find_end, list_files, lsn_at, missing_part
+from topicd.words import counted
 
 UNKNOWN = "unknown"  # a file that topicd did not make
 # Other stores keep their own files below these.
@@ -333,7 +335,10 @@ def _check_cold(offline: Offline, checked: Checked) -> None:
         return
     except OSError as exc:
         raise_refusal(exc)
-        checked.findings.append(Finding(NOTE, data.cold, f"the cold directory is not there: {exc}"))
+        before = len(checked.findings)
+        checked.findings[:] = [found for found in checked.findings if not found.what.startswith(NOT_CHECKED)]
+        left = f"; {counted(before - len(checked.findings), 'segment')} there not checked"
+        checked.findings.append(Finding(NOTE, data.cold, f"the cold directory is not there: {cold.told(exc)}{left}"))
         return
     for name in names:
         parsed = paths.parse_topic_dir(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topicd.disk.cold import ColdMissing
+from topicd.disk.cold import ColdMissing, told
 from topicd.disk.fs import Fs, is_directory
 from topicd.disk.loading import Content
 from topicd.disk.refusal import raise_refusal
@@ -38,6 +38,9 @@ from topicd.words import counted
 
 DAMAGE = "damage"  # something that was stored cannot be read or believed
 NOTE = "note"  # worth knowing; the next start deals with it
+
+
+NOT_CHECKED = "not checked: "  # frames in a cold directory that is not there
 
 
 @dataclass
@@ -303,7 +306,7 @@ def _elsewhere(fs: Fs, report: SegmentReport) -> Content | None:
         report.seal = _read_seal(fs, report) if TAGS in report.parts else None
         report.sealed, report.count = True, report.seal.count if report.seal else 0
         if isinstance(error, ColdMissing):
-            severity, what = NOTE, f"not checked: {error.filename} {error.strerror}"
+            severity, what = NOTE, f"{NOT_CHECKED}{told(error)}"
         else:
             why = error.message if isinstance(error, FormatError) else str(error.strerror)
             severity, what = DAMAGE, f"its frames cannot be read: {why}"

@@ -266,6 +266,38 @@ def test_fsck_verify_and_backups_see_all_tiers(daemon: Daemon) -> None:
     assert client.fetch("logs", 200, limit=1).records[0].seq == 201
 
 
+def test_what_the_cold_directory_has_lost_is_named_and_the_rest_is_backed_up(daemon: Daemon) -> None:
+    client = daemon.client()
+    fill(client, "logs", 1, 600)
+    settled(client, "logs", cold_packed=4)
+    lost, shelf = cold_files(daemon)[1], daemon.root / "backups"
+    lost.unlink()
+    made = json.loads(run_ctl(daemon, "backup", "create", str(shelf), "--json", code=1).stdout)
+    assert made["lost"] == [str(lost)]
+    report = json.loads(run_ctl(daemon, "backup", "verify", str(shelf), "--json", code=1).stdout)
+    assert any("(seqs 101 to 200)" in line for line in report["problems"])
+    with Daemon(daemon.root / "second", **SETTINGS) as second:
+        second.stop()
+        shutil.rmtree(second.data.root)
+        run_ctl(daemon, "backup", "restore", str(shelf), str(second.data.root))
+        second.start().wait_ready()
+        back = second.client(timeout=2)
+        assert [record.seq for record in back.fetch("logs", 0, limit=100).records] == list(range(1, 101))
+        with pytest.raises(TopicdError, match="00000101"):
+            back.fetch("logs", 150, limit=10)
+        assert [record.seq for record in back.fetch("logs", 200, limit=100).records] == list(range(201, 301))
+    # Without the cold disk there is no backup that would pass for one of everything.
+    (daemon.root / "cold").rename(daemon.root / "away")
+    assert "TOPICD-COLD" in run_ctl(daemon, "backup", "create", str(shelf), code=1).stderr
+    assert len(json.loads(run_ctl(daemon, "backup", "list", str(shelf), "--json").stdout)) == 1
+    daemon.stop()
+    found = json.loads(run_ctl(daemon, "fsck", "--data-dir", str(daemon.data.root), "--json").stdout)["findings"]
+    assert [one["what"] for one in found if "cold" in one["what"]] == [
+        f"the cold directory is not there: {daemon.root / 'cold'}: has no TOPICD-COLD: is its disk mounted?; "
+        "4 segments there not checked"
+    ]
+
+
 def test_kills_while_segments_move_lose_nothing(daemon: Daemon) -> None:
     client, total = daemon.client(), 0
     for _ in range(4):

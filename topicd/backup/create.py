@@ -14,7 +14,7 @@ A start from these files is the start after a loss of power at the cut: segments
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +28,7 @@ from topicd.backup.shelf import PARTIAL, Shelf, Shelved, backup_id, remove_tree
 from topicd.backup.taking import Advance, Taker
 from topicd.clock import Clock
 from topicd.disk import envelope, identity
+from topicd.disk.cold import recorded
 from topicd.disk.fs import Fs, read_all
 from topicd.errors import Conflict, FormatError
 from topicd.limits import SMALL_FILE_MAX
@@ -75,6 +76,7 @@ class Creation:
         self._data = source.data
         self._clock = clock
         self._told = advance
+        self.lost: list[Path] = []  # frames that the cold directory has no more: the rest is worth a backup
         self._staged_links = 0  # bytes that the first look has shared with an earlier backup
 
     def run(self, on_step: Callable[[str], None] = lambda name: None) -> Manifest:
@@ -167,7 +169,7 @@ class Creation:
         directories = tree.topic_dirs(fs, self._data)
         for directory in directories:
             self._source.keep()
-            entries = [taker.take(item) for item in tree.topic_items(fs, directory)]
+            entries = list(self._take_topic(taker, directory))
             for entry in entries:
                 writer.add(entry)
             # What was staged and is gone since.
@@ -179,6 +181,19 @@ class Creation:
         if fs.exists(stage):
             remove_tree(fs, stage)
         return len(directories)
+
+    def _take_topic(self, taker: Taker, directory: Path) -> Iterator[Entry]:
+        for item in tree.topic_items(self._fs, directory):
+            try:
+                yield taker.take(item)
+            except FileNotFoundError:
+                if not item.fixed or self._data.root in item.source.parents:
+                    raise
+                # Raises if all of the cold directory is away: a backup without it would pass for one of everything.
+                cold = recorded(self._fs, self._data)
+                if cold is not None:
+                    cold.check(self._fs)
+                self.lost.append(item.source)
 
     # ---- the cut, and what is taken around it ----
 
