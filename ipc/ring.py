@@ -6,6 +6,7 @@ only grow; the body index is position % capacity. Each counter has a cache line 
     64  head             producer   everything below is valid
    128  sync_wanted_pos  producer   somebody waits for the sync of everything below
    136  write_wanted_pos producer   somebody waits for the write of everything below
+   144  sync_wished_pos  producer   the same, and nobody waits for that somebody: a sync beside the turns will do
    192  resync_pos       producer   where valid bytes begin again after a failure
    200  resync_epoch     producer   which failure that answers
    256  absorbed         producer   1 + position below which everything is in segments and snapshots, so that the
@@ -36,6 +37,7 @@ from topicd.ipc import shm
 _HEAD = 64
 _SYNC_WANTED = 128
 _WRITE_WANTED = 136
+_SYNC_WISHED = 144
 _RESYNC_POS = 192
 _RESYNC_EPOCH = 200
 _ABSORBED = 256
@@ -87,6 +89,10 @@ class Ring:
     @property
     def sync_wanted_pos(self) -> int:
         return core.load(self.memory, _SYNC_WANTED)
+
+    @property
+    def sync_wished_pos(self) -> int:
+        return core.load(self.memory, _SYNC_WISHED)
 
     @property
     def write_wanted_pos(self) -> int:
@@ -164,6 +170,9 @@ class RingProducer(Ring):
 
     def want_sync(self, position: int) -> None:
         core.store(self.memory, _SYNC_WANTED, position)
+
+    def wish_sync(self, position: int) -> None:
+        core.store(self.memory, _SYNC_WISHED, position)
 
     def want_write(self, position: int) -> None:
         """Be rung when everything below is written. Look at written_pos afterwards, or place the bytes afterwards."""

@@ -309,6 +309,8 @@ class Committer:
     def _sync_due(self) -> bool:
         if not self.log.dirty or self.log.syncs_beside:
             return False
+        if any(i.ring.sync_wished_pos > i.synced and i.written > i.synced for i in self.inlets):
+            return True
         return self._clock.monotonic() - self.last_sync >= self.disk_sync_s
 
     def _begin_beside(self) -> None:
@@ -359,7 +361,8 @@ class Committer:
                 continue
             before, inlet.synced = inlet.synced, position
             inlet.ring.set_synced(inlet.synced)
-            if inlet.bell is not None and inlet.ring.sync_wanted_pos > before:
+            waited_for = max(inlet.ring.sync_wanted_pos, inlet.ring.sync_wished_pos)
+            if inlet.bell is not None and waited_for > before:
                 inlet.bell.ring_and_yield()
 
     # ---- turns that were taken in C ----

@@ -24,6 +24,7 @@ CONSUMER_STEPS = ((RingConsumer, "set_written"), (RingConsumer, "set_synced"), (
 PRODUCER_STEPS = (
     (RingProducer, "try_write"),
     (RingProducer, "want_sync"),
+    (RingProducer, "wish_sync"),
     (RingProducer, "want_write"),
     (RingProducer, "set_absorbed"),
     (Outbox, "flush"),

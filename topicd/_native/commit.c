@@ -20,6 +20,7 @@
 #define RING_HEAD 64u
 #define RING_SYNC_WANTED 128u
 #define RING_WRITE_WANTED 136u
+#define RING_SYNC_WISHED 144u
 #define RING_WRITTEN 320u
 #define RING_SYNCED 384u
 #define RING_WINDOW_US 536u
@@ -227,25 +228,29 @@ static void tell_written(const loop_t *l, const group_t *g, uint64_t took_us)
     }
 }
 
-static bool sync_awaited(const loop_t *l)
+static bool any_asks(const loop_t *l, uint64_t word)
 {
     for (unsigned i = 0; i < l->rings; i++) {
         const inlet_t *inlet = &l->page->inlets[i];
-        if (inlet->written > inlet->synced && load(l->ring[i], RING_SYNC_WANTED) > inlet->synced)
+        if (inlet->written > inlet->synced && load(l->ring[i], word) > inlet->synced)
             return true;
     }
     return false;
 }
 
+static bool sync_awaited(const loop_t *l) { return any_asks(l, RING_SYNC_WANTED); }
+
 static enum aside aside_of(const page_t *p) { return (enum aside)__atomic_load_n(&p->aside, __ATOMIC_ACQUIRE); }
 
 /* Has Python to begin or to end a sync beside the turns? */
-static bool beside_due(const page_t *p, uint64_t now)
+static bool beside_due(const loop_t *l, uint64_t now)
 {
+    const page_t *p = l->page;
     enum aside aside = aside_of(p);
     if (aside != NONE)
         return aside == ENDED;
-    return p->lsn > p->synced_lsn && now >= p->last_sync_ns + p->disk_sync_ns;
+    bool dirty = p->lsn > p->synced_lsn;
+    return dirty && (now >= p->last_sync_ns + p->disk_sync_ns || any_asks(l, RING_SYNC_WISHED));
 }
 
 static int sync_file(const loop_t *l)
@@ -267,7 +272,8 @@ static int sync_file(const loop_t *l)
         uint64_t before = inlet->synced;
         inlet->synced = inlet->written;
         store(l->ring[i], RING_SYNCED, inlet->synced);
-        if (inlet->bell_fd != UINT64_MAX && load(l->ring[i], RING_SYNC_WANTED) > before)
+        bool waited_for = load(l->ring[i], RING_SYNC_WANTED) > before || load(l->ring[i], RING_SYNC_WISHED) > before;
+        if (inlet->bell_fd != UINT64_MAX && waited_for)
             ring_bell(l, inlet);
     }
     l->samples_ns[p->samples++] = took;
@@ -309,7 +315,7 @@ static enum why turn(const loop_t *l, bool *busy)
     *busy = g.length > 0;
     bool awaited = sync_awaited(l);
     /* Two syncs at once: of a failure only one would hear. */
-    if (awaited ? aside_of(p) != NONE : beside_due(p, now_ns())) {
+    if (awaited ? aside_of(p) != NONE : beside_due(l, now_ns())) {
         p->rung = 0;
         return ASIDE;
     }
@@ -329,7 +335,7 @@ static bool pending(const loop_t *l)
     for (unsigned i = 0; i < l->rings; i++)
         if (load(l->ring[i], RING_HEAD) > l->page->inlets[i].written)
             return true;
-    return sync_awaited(l) || beside_due(l->page, now_ns());
+    return sync_awaited(l) || beside_due(l, now_ns());
 }
 
 /* Linger.worthwhile() and Linger.until(pending) */

@@ -13,10 +13,11 @@ Part = bytes | bytearray | memoryview
 class Entry:
     """Subclasses say what committed and failed mean; `answer` always precedes `committed`."""
 
-    __slots__ = ("need", "ring_end", "size")
+    __slots__ = ("need", "patient", "ring_end", "size")
 
-    def __init__(self, need: Need) -> None:
+    def __init__(self, need: Need, *, patient: bool = False) -> None:
         self.need = need
+        self.patient = patient  # nobody waits for it: writes of others go on while it is synced
         self.ring_end = 0
         self.size = 0
 
@@ -43,8 +44,10 @@ class ControlEntry(Entry):
         need: Need,
         applied: Callable[[], None] | None = None,
         refused: Callable[[TopicdError], None] | None = None,
+        *,
+        patient: bool = False,
     ) -> None:
-        super().__init__(need)
+        super().__init__(need, patient=patient)
         self._applied = applied
         self._refused = refused
 

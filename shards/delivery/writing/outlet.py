@@ -98,7 +98,7 @@ class Outlet:
     def everything_written(self) -> bool:
         """Has the WAL shard taken all that was ever placed, and synced what had to be? (A predecessor's too.)"""
         ring = self._ring
-        synced = ring.synced_pos >= min(ring.sync_wanted_pos, ring.head)
+        synced = ring.synced_pos >= min(max(ring.sync_wanted_pos, ring.sync_wished_pos), ring.head)
         return ring.written_pos >= ring.head and (synced or bool(ring.read_only_errno))
 
     @property
@@ -106,12 +106,14 @@ class Outlet:
         """Is all that was ever placed durable?"""
         return self._ring.synced_pos >= self._ring.head
 
-    def when_synced(self, done: Callable[[], None], failed: Callable[[TopicdError], None] | None = None) -> bool:
+    def when_synced(
+        self, done: Callable[[], None], failed: Callable[[TopicdError], None] | None = None, *, patient: bool = False
+    ) -> bool:
         """Call done once everything placed so far is durable; `failed`, or else done, if that failed. False: it is
-        already, or cannot be now."""
+        already, or cannot be now. patient: no client waits for it, so nothing is held up for it."""
         if self._ring.synced_pos >= self._placed or self.read_only_errno:
             return False
-        self.submit([], 0, ControlEntry(Need.SYNCED, done, failed or (lambda error: done())))
+        self.submit([], 0, ControlEntry(Need.SYNCED, done, failed or (lambda error: done()), patient=patient))
         self.flush()
         return True
 
@@ -247,7 +249,10 @@ class Outlet:
             self._timed_end, self._timed_at = end, time.monotonic()
         if entry.need is Need.SYNCED:
             self._synced_queue.append(entry)
-            self._ring.want_sync(end)
+            if entry.patient:
+                self._ring.wish_sync(end)
+            else:
+                self._ring.want_sync(end)
             return
         self._visible.append((end, parts))
         if entry.need is Need.WRITTEN:

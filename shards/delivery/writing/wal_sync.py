@@ -28,7 +28,7 @@ class WalSync:
         waiting: list[asyncio.Future[None]] = []
         for outlet in self._outlets:
             future = asyncio.get_running_loop().create_future()
-            if outlet.when_synced(partial(_resolve, future)):
+            if outlet.when_synced(partial(_resolve, future), patient=True):
                 waiting.append(future)
         if not waiting:
             return True

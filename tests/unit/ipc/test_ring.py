@@ -111,9 +111,11 @@ def test_counters_are_seen_by_the_other_end(ends: tuple[RingProducer, RingConsum
     producer, consumer = ends
     put(producer, b"x" * 10)
     producer.want_sync(10)
+    producer.wish_sync(9)
     producer.want_write(7)
     producer.set_absorbed(4)
     assert (consumer.sync_wanted_pos, consumer.write_wanted_pos, consumer.absorbed_pos) == (10, 7, 4)
+    assert consumer.sync_wished_pos == 9
     producer.set_absorbed(None)
     assert consumer.absorbed_pos is None
     consumer.set_written(10)

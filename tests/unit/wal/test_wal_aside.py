@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,6 +156,28 @@ def test_groups_are_written_while_a_sync_runs_and_it_covers_none_of_them(scene: 
     assert scene.producer.synced_pos == second
     assert scene.log.synced_lsn == scene.log.lsn
     assert scene.disk.syncing_in[0] == "wal-sync"
+
+
+def test_a_sync_that_is_only_wished_for_is_begun_at_once_beside_the_turns(scene: Scene) -> None:
+    scene.committer.disk_sync_s = 60.0
+    first = scene.place()
+    assert scene.committer.turn()
+    assert not scene.committer.pending()
+    scene.producer.wish_sync(first)
+    assert scene.committer.pending()
+    scene.hold()
+    second = scene.place()
+    scene.producer.wish_sync(second)
+    assert scene.committer.turn()
+    assert (scene.producer.written_pos, scene.producer.synced_pos) == (second, 0)
+    scene.let_go()
+    scene.committer.turn()
+    assert scene.producer.synced_pos >= first
+    deadline = time.monotonic() + DEADLINE_S
+    while scene.producer.synced_pos < second and time.monotonic() < deadline:
+        scene.committer.turn()
+    assert scene.producer.synced_pos == second
+    assert set(scene.disk.syncing_in) == {"wal-sync"}
 
 
 def test_its_failure_makes_void_what_came_after_it_too(scene: Scene) -> None:

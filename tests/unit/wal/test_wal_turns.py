@@ -259,6 +259,24 @@ def test_a_sync_that_is_awaited_is_not_begun_in_c_while_another_is_under_way(hel
     assert (shard.producers[0].written_pos, shard.producers[0].synced_pos) == (2 * len(FRAME), 0)
 
 
+def test_who_wished_for_a_sync_is_rung_when_it_has_ended(pair: tuple[Shard, Shard]) -> None:
+    for shard in pair:
+        shard.place(0)
+        shard.producers[0].wish_sync(shard.producers[0].head)
+        shard.fall_asleep(0)
+        shard.step()
+        assert shard.producers[0].synced_pos == len(FRAME)
+        assert shard.slept_and_was_rung(0)
+        shard.fall_asleep(0)
+        shard.place(0)
+        shard.place(1, sync=True)
+        shard.producers[0].wish_sync(shard.producers[0].head)
+        shard.step()
+        assert shard.producers[0].synced_pos == 2 * len(FRAME)
+        assert shard.slept_and_was_rung(0)
+    assert pair[0].facts() == pair[1].facts()
+
+
 def test_a_record_wakes_turns_that_sleep(shard: Shard) -> None:
     def produce() -> None:
         shard.place(0, sync=True)
