@@ -486,6 +486,13 @@ MUTANTS = [
         pytest("tests/unit/wal/test_wal_aside.py"),
     ),
     Mutant(
+        "sync beside: whoever wished for it is not rung",
+        "shards/wal/committer.py",
+        "            waited_for = max(inlet.ring.sync_wanted_pos, inlet.ring.sync_wished_pos)\n",
+        "            waited_for = inlet.ring.sync_wanted_pos\n",
+        pytest("tests/unit/wal/test_wal_turns.py"),
+    ),
+    Mutant(
         "sync beside: it covers nothing that fails",
         "shards/wal/committer.py",
         '            self._fail(exc, "sync")\n            return False\n        self._note_sync(took_s)\n',
