@@ -79,7 +79,8 @@ class FileChannel(Generic[T]):
         )
         if self._watcher is None:
             raise ChannelClosed("the channel is not open: use `async with`")
-        return AsyncReceiver(inner, self._watcher, in_thread=self._settings.is_synced)
+        synced = self._settings.is_synced
+        return AsyncReceiver(inner, self._watcher, recv_in_thread=synced and auto_ack, ack_in_thread=synced)
 
     def stats(self) -> Stats:
         return self.blocking.stats()
@@ -116,43 +117,77 @@ class AsyncSender(Generic[T]):
 
 
 class AsyncReceiver(Generic[T]):
-    def __init__(self, inner: Receiver[T], watcher: Watcher, *, in_thread: bool) -> None:
+    def __init__(
+        self, inner: Receiver[T], watcher: Watcher, *, recv_in_thread: bool = False, ack_in_thread: bool = False
+    ) -> None:
         self._inner = inner
         self._watcher = watcher
-        self._in_thread = in_thread
+        self._recv_in_thread = recv_in_thread
+        self._ack_in_thread = ack_in_thread
+        self._turn = asyncio.Lock()
+        # A thread goes on although the task that waited for it was cancelled: what it took is for who comes next.
+        self._taking: asyncio.Task[list[T | Gap]] | None = None
+        self._taken: list[T | Gap] = []
 
     async def recv(self, timeout: float | None = None) -> T | Gap:
-        return (await self._received(lambda: [self._inner.recv(0)], timeout))[0]
+        return (await self._received(lambda: [self._inner.recv(0)], 1, timeout))[0]
 
     def try_recv(self) -> T | Gap:
-        return self._inner.try_recv()
+        return self._taken.pop(0) if self._taken else self._inner.try_recv()
 
     async def recv_many(self, limit: int, timeout: float | None = None) -> list[T | Gap]:
-        return await self._received(lambda: self._inner.recv_many(limit, 0), timeout)
+        return await self._received(lambda: self._inner.recv_many(limit, 0), limit, timeout)
 
-    async def _received(self, take: Callable[[], list[T | Gap]], timeout: float | None) -> list[T | Gap]:
+    async def _received(self, take: Callable[[], list[T | Gap]], limit: int, timeout: float | None) -> list[T | Gap]:
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             try:
-                return await asyncio.to_thread(take) if self._in_thread else take()
+                return await self._take_in_thread(take, limit) if self._recv_in_thread else take()
             except NotEnough:
                 left = None if deadline is None else deadline - monotonic()
                 if left is not None and left <= 0:
                     raise
             await self._watcher.wait(self._inner.next_offset, left)
 
-    async def __aiter__(self) -> AsyncIterator[T | Gap]:
+    async def _take_in_thread(self, take: Callable[[], list[T | Gap]], limit: int) -> list[T | Gap]:
+        async with self._turn:
+            if not self._taken:
+                if self._taking is None:
+                    self._taking = asyncio.create_task(asyncio.to_thread(take))
+                    self._taking.add_done_callback(lambda task: task.cancelled() or task.exception())
+                try:
+                    self._taken = await asyncio.shield(self._taking)
+                except asyncio.CancelledError:
+                    raise
+                except BaseException:
+                    self._taking = None
+                    raise
+                self._taking = None
+            found, self._taken = self._taken[:limit], self._taken[limit:]
+            return found
+
+    async def messages(self, timeout: float | None = None) -> AsyncIterator[T | Gap]:
+        """Until the channel is closed, or nothing has come for so long."""
         while True:
             try:
-                yield await self.recv()
-            except ChannelClosed:
+                yield await self.recv(timeout)
+            except (ChannelClosed, NotEnough):
                 return
 
+    def __aiter__(self) -> AsyncIterator[T | Gap]:
+        return self.messages()
+
     async def ack(self, count: int = 1) -> None:
-        if self._in_thread:
+        if self._ack_in_thread:
             await asyncio.to_thread(self._inner.ack, count)
         else:
             self._inner.ack(count)
+
+    async def ack_all(self) -> None:
+        if self._ack_in_thread:
+            await asyncio.to_thread(self._inner.ack_all)
+        else:
+            self._inner.ack_all()
 
     def skip_damage(self) -> Span | None:
         return self._inner.skip_damage()

@@ -29,7 +29,7 @@ def codec_of(given: CodecName | Codec[T] | tuple[Callable[[T], bytes], Callable[
     if given == "bytes":
         return Codec(None, None)
     if given == "str":
-        return Codec(str.encode, bytes.decode)
+        return Codec(_to_text, bytes.decode)
     if given == "json":
         return Codec(_to_json, json.loads)
     if given == "msgpack":
@@ -37,6 +37,12 @@ def codec_of(given: CodecName | Codec[T] | tuple[Callable[[T], bytes], Callable[
 
         return Codec(msgpack.packb, lambda raw: msgpack.unpackb(raw, strict_map_key=False))
     raise InvalidRequest(f"codec is {given!r}; it may be bytes, str, json, msgpack or a pair of functions")
+
+
+def _to_text(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"a message is text, not {type(value).__name__}")
+    return value.encode()
 
 
 def _to_json(value: object) -> bytes:

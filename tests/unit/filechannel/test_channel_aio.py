@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.unit.filechannel.kit import SMALL, WAIT_S, numbered
-from topicd.filechannel import ChannelClosed, ChannelFull, NotEnough, aio
+from topicd.filechannel import ChannelClosed, ChannelFull, NotEnough, Receiver, aio
 from topicd.filechannel import FileChannel as Blocking
 
 
@@ -90,5 +91,45 @@ def test_a_send_that_waits_for_room_does_not_hold_up_the_loop(tmp_path: Path) ->
             while found != b"last":
                 found = await receiver.recv(WAIT_S)
             await sending
+
+    asyncio.run(run())
+
+
+def test_what_a_cancelled_receive_took_is_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, entered = threading.Event(), threading.Event()
+    real = Receiver.recv
+
+    def slowly(receiver: Receiver[bytes], timeout: float | None = None) -> object:
+        entered.set()
+        assert go_on.wait(WAIT_S)
+        return real(receiver, timeout)
+
+    async def run() -> None:
+        async with aio.FileChannel[bytes](tmp_path, durability="fsync") as channel:
+            await channel.sender().send_many([b"one", b"two", b"three"])
+            receiver = channel.receiver(auto_ack=True)
+            monkeypatch.setattr(Receiver, "recv", slowly)
+            waiting = asyncio.create_task(receiver.recv())
+            assert await asyncio.to_thread(entered.wait, WAIT_S)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            go_on.set()
+            assert await receiver.recv(WAIT_S) == b"one"
+            assert await asyncio.gather(receiver.recv(WAIT_S), receiver.recv(WAIT_S)) == [b"two", b"three"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_messages_end_after_a_silence_and_are_acknowledged_at_once(tmp_path: Path, durability: str) -> None:
+    async def run() -> None:
+        async with aio.FileChannel[bytes](tmp_path, durability=durability) as channel:
+            await channel.sender().send_many([b"one", b"two"])
+            receiver = channel.receiver()
+            assert [message async for message in receiver.messages(timeout=0.02)] == [b"one", b"two"]
+            assert receiver.unacked == 2
+            await receiver.ack_all()
+            assert receiver.unacked == 0
 
     asyncio.run(run())

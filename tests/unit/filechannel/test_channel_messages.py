@@ -280,6 +280,11 @@ def test_a_closed_channel_says_so(tmp_path: Path) -> None:
             getattr(channel, name)("r", *["oldest"][: name.startswith("reset")])
 
 
+def test_what_is_not_text_is_refused_by_its_kind(tmp_path: Path) -> None:
+    with FileChannel(tmp_path, codec="str") as channel, pytest.raises(InvalidRequest, match="text, not bytes"):
+        channel.sender().send(b"x")  # type: ignore[arg-type]
+
+
 def test_json_that_json_does_not_know_is_refused(tmp_path: Path) -> None:
     with FileChannel(tmp_path, codec="json") as channel:
         with pytest.raises(ValueError, match="JSON"):
