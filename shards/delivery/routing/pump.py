@@ -13,7 +13,7 @@ from topicd.shards.delivery.counters import Counters
 
 _SLICE_S = 0.002
 _WHOLE = 2.5  # what a copy costs in all: as much again and more goes into its arrival and its checkpoint
-_POLITE = 12.0 * _WHOLE  # while clients write: so many times the time that was spent is left to them
+_POLITE = 20.0 * _WHOLE  # while clients write: so many times the time that was spent is left to them
 _PAUSE_MAX_S = 0.1
 _PATIENT_MS = 10_000  # behind for so long a router goes on leaving it to them; after twice that it leaves nothing
 
