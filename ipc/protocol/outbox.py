@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from topicd.errors import ConnectionLost, Throttled, TopicdError
+from topicd.errors import ConnectionLost, TopicdError
 from topicd.ipc.protocol.once import Numbers, Verdict, expected_number, verdict
 from topicd.ipc.protocol.retry import Backoff, retry_after
 
@@ -18,8 +18,8 @@ class OutBatch:
     """One batch on its way out. `settled` is called once, when `first_seq` or `error` says how it ended."""
 
     __slots__ = (
-        *("conflict", "count", "deadline", "deduped", "done", "error", "first_seq", "frames", "number"),
-        *("options", "outbox", "patient", "performance", "size"),
+        *("conflict", "count", "deadline", "deduped", "done", "error", "first_seq", "frames"),
+        *("impatient", "number", "options", "outbox", "performance", "size"),
     )
 
     def __init__(self, outbox: TopicOutbox, frames: bytes | bytearray, count: int, deadline: float) -> None:
@@ -29,7 +29,7 @@ class OutBatch:
         self.count = count
         self.deadline = deadline
         self.number = 0  # given when first sent
-        self.patient = True  # False: one that is throttled fails at once
+        self.impatient: tuple[type[TopicdError], ...] = ()  # what could be tried again and ends it at once
         self.performance: dict[str, float] | None = None
         self.options = b""  # of jobs, packed
         self.first_seq = 0
@@ -191,7 +191,7 @@ class TopicOutbox:
         if error is None:
             return False
         what = verdict(error, reopened=self._reopened)
-        if what is Verdict.RETRY and not batch.patient and isinstance(error, Throttled):
+        if what is Verdict.RETRY and isinstance(error, batch.impatient):
             what = Verdict.GIVE_UP
         if what is Verdict.REOPEN:
             self.topic_id = 0

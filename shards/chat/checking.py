@@ -60,8 +60,10 @@ def begin_from_base(where: Path, work: Path) -> int:
     seq, base = base_of(where)
     if base is not None:
         source = RocksStore(base, _SMALL).open()
-        source.checkpoint(work)
-        source.close()
+        try:
+            source.checkpoint(work)
+        finally:
+            source.close()
     return seq
 
 

@@ -14,7 +14,7 @@ from topicd.client.aio.routes import AioRoutes
 from topicd.client.core import requests
 from topicd.client.core.encode import encode_one
 from topicd.client.core.shardmap import SUPERVISOR, ShardMap
-from topicd.errors import BatchTooLarge, ConnectionLost, FormatError
+from topicd.errors import BatchTooLarge, ConnectionLost, FormatError, StorageFailed
 from topicd.ipc.protocol.codec import Hello
 from topicd.ipc.protocol.retry import Tempo
 from topicd.limits import CHAT_KEEPER, CHATS, KIB, MAX_DATA_AND_META
@@ -63,7 +63,8 @@ class OperationLog:
         if len(raw) > ENTRY_MAX:
             raise BatchTooLarge(f"one request has at most {ENTRY_MAX} bytes in the log, this one has {len(raw)}")
         frames = encode_one(raw, None, None, None, lambda value: b"")
-        return self._routes.append(self.topic, frames, 1).future
+        # A full disk is told at once: whoever asked tries again as long as he likes.
+        return self._routes.append(self.topic, frames, 1, impatient=(StorageFailed,)).future
 
     async def read(
         self, after: int, up_to: int, *, over_holes: bool = False

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -133,7 +134,10 @@ class ChatShard:
                 try:
                     self._opened(await self._recovered())
                 except Exception as exc:
-                    self._shut, self._guests.closed = True, _reason(exc)
+                    why = _reason(exc)
+                    if not self._shut or _shape(why) != _shape(self._guests.closed):
+                        log.error("the chat store is closed, the rest of the daemon serves", extra={"why": why.message})
+                    self._shut, self._guests.closed = True, why
 
     def _opened(self, service: Service) -> None:
         assert self._guests is not None
@@ -289,6 +293,9 @@ class ChatShard:
                 await asyncio.sleep(_AGAIN_S)
                 if self._guests.closed.retriable:
                     await self._open()
+                    if not self._shut:
+                        self._process.progress(100, "")
+                        log.info("the chat store serves again")
                 continue
             await asyncio.sleep(_CHORES_S)
             try:
@@ -358,8 +365,12 @@ def _reason(exc: Exception) -> TopicdError:
     else:
         log.error("the chat store cannot be opened", exc_info=exc)
         found = NotReady(f"the chat store is closed: {exc}")
-    log.error("the chat store is closed, the rest of the daemon serves", extra={"why": found.message})
     return found
+
+
+def _shape(error: TopicdError) -> str:
+    """The same for each further attempt, whatever numbers the engine gives its files."""
+    return re.sub(r"\d+", "", error.message)
 
 
 def tuning_of(settings: Settings) -> Tuning:

@@ -8,15 +8,21 @@ again. Atomic flush keeps the tables together: whatever moment survives, its row
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from errno import EAGAIN, EDQUOT, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from topicd.disk.fs import RealFs
-from topicd.errors import FormatError
+from topicd.errors import FormatError, StorageFailed
 from topicd.limits import KIB, MIB
 from topicd.shards.chat.keys import BUCKET, CHAT, USER
+
+log = logging.getLogger(__name__)
 
 Row = tuple[bytes, bytes]
 
@@ -58,6 +64,8 @@ TABLES = (
 )
 
 
+# What passes when there is room, or memory, again; whatever else the engine reports at its opening is in its files.
+_PASSING = tuple(map(os.strerror, (ENOSPC, EDQUOT, EMFILE, ENFILE, ENOMEM, EAGAIN, EROFS)))
 _LITTLE = 256 * KIB  # what is flushed at once: nobody notices
 _LEAST_BUFFER = 64 * KIB  # the engine's own bound
 _LOOK_S = 0.005
@@ -145,7 +153,8 @@ class RocksStore:
         try:
             self._db = lib.Rdict(str(self.path), options.pop(DEFAULT.name), column_families=options)
         except Exception as exc:
-            raise FormatError(f"the chat store {self.path} cannot be opened: {exc}") from None
+            kind = StorageFailed if any(why in str(exc) for why in _PASSING) else FormatError
+            raise kind(f"the chat store {self.path} cannot be opened: {exc}") from None
         self._unlogged = lib.WriteOptions()
         self._unlogged.disable_wal = True
         self._db.set_write_options(self._unlogged)
@@ -253,18 +262,20 @@ class RocksStore:
         nothing = Writes()
         nothing.delete(largest, _NO_KEY)
         handle = self._tables[largest]
-        handle.set_options({"write_buffer_size": str(_LEAST_BUFFER)})
-        try:
-            self.write(nothing)  # it is found to be too large
-            self.write(nothing)  # and the flush begins
-        finally:
-            handle.set_options({"write_buffer_size": str(self._table_bytes)})
+        with _no_failure_unnamed():
+            handle.set_options({"write_buffer_size": str(_LEAST_BUFFER)})
+            try:
+                self.write(nothing)  # it is found to be too large
+                self.write(nothing)  # and the flush begins
+            finally:
+                handle.set_options({"write_buffer_size": str(self._table_bytes)})
         while self._db is not None and self._total("rocksdb.num-immutable-mem-table"):
             await asyncio.sleep(_LOOK_S)
 
     def checkpoint(self, where: Path) -> None:
         shutil.rmtree(where, ignore_errors=True)
-        self._lib.Checkpoint(self._db).create_checkpoint(str(where))
+        with _no_failure_unnamed():
+            self._lib.Checkpoint(self._db).create_checkpoint(str(where))
 
     # ---- the rest ----
 
@@ -282,12 +293,18 @@ class RocksStore:
         }
 
     def close(self) -> None:
-        if self._db is not None:
+        if self._db is None:
+            return
+        try:
             self.flush()
+            with _no_failure_unnamed():
+                self._db.close()
+        except StorageFailed as exc:
+            log.warning("the chat store is closed without a flush, its log has what is missing", extra={"error": exc})
+        finally:
             self._tables.clear()
             self._handles.clear()
-            self._db.close()
-            self._db = None
+            self._db = None  # closed at the latest when nobody has it any more
 
     def replace(self, other: Path) -> None:
         """The store in `other`, which nobody uses, takes the place of this one. After a crash in between there is none,
@@ -301,6 +318,15 @@ class RocksStore:
         fs.sync_dir(self.path.parent)
         shutil.rmtree(old, ignore_errors=True)
         self.open()
+
+
+@contextmanager
+def _no_failure_unnamed() -> Iterator[None]:
+    """The engine knows only one kind of exception."""
+    try:
+        yield
+    except Exception as exc:
+        raise StorageFailed(f"the engine of the chat store: {exc}") from None
 
 
 class MemoryStore:

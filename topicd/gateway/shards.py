@@ -58,7 +58,7 @@ class Shards:
     def append(self, topic: str, frames: bytearray, count: int, *, patient: bool) -> FutureBatch:
         """To a topic that exists; its future fails with TopicNotFound otherwise."""
         timeout = BACKPRESSURE_S if patient else PATIENCE_S
-        return self._writes.append(topic, frames, count, patient=patient, timeout=timeout)
+        return self._writes.append(topic, frames, count, impatient=() if patient else (Throttled,), timeout=timeout)
 
     def is_synced(self, topic: str) -> bool:
         """Was the topic's class fsync when its id was asked for?"""

@@ -135,4 +135,18 @@ MUTANTS = [
         "            return\n        while",
         "test_chat_live.py",
     ),
+    (
+        "chat: a base that could not be copied stays open",
+        "shards/chat/checking.py",
+        "        finally:\n            source.close()\n",
+        "        finally:\n            pass\n        source.close()\n",
+        "test_chat_engine.py",
+    ),
+    (
+        "chat: a passing fault of the engine is taken for broken files",
+        "shards/chat/store.py",
+        "kind = StorageFailed if any(why in str(exc) for why in _PASSING) else FormatError",
+        "kind = FormatError",
+        "test_chat_engine.py",
+    ),
 ]

@@ -97,10 +97,12 @@ class AioCaller(AioShared):
         wait: float = 0.0,
         *,
         once: bool = False,
+        brief: bool = False,
         again: Callable[[], None] | None = None,
     ) -> Any:
         """Fetched for FETCH, (flags, body) for all others. The shard is asked for anew at each attempt. once: what was
-        sent is not sent again. again: called before each attempt but the first."""
+        sent is not sent again. brief: tried again within the timeout only, though an answer may take `wait` longer.
+        again: called before each attempt but the first."""
         if self.closed:
             raise InvalidRequest("the client is closed")
         if self._partings:
@@ -123,12 +125,12 @@ class AioCaller(AioShared):
                 raise Unanswered(f"nobody knows whether this was done: {error.message}") from error
             if self.closed:
                 raise error
-            patience = patience or Patience(self.tempo, limit, began)
+            patience = patience or Patience(self.tempo, self.timeout if brief else limit, began)
             delay = patience.after(error)
             if isinstance(error, ConnectionLost | WrongShard):
                 await self.refresh()
             await asyncio.sleep(delay)
-            left = patience.remaining()
+            left = patience.remaining() + (wait if brief else 0.0)
             if again is not None:
                 again()
 

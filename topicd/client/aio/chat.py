@@ -42,8 +42,8 @@ class AsyncChat:
     def __init__(self, caller: AioCaller) -> None:
         self._caller = caller
 
-    async def _ask(self, request: Request[T], timeout: float = 0.0) -> T:
-        _flags, raw = await self._caller.exchange(lambda: CHAT, request.op, request.body, wait=timeout)
+    async def _ask(self, request: Request[T], wait: float = 0.0) -> T:
+        _flags, raw = await self._caller.exchange(lambda: CHAT, request.op, request.body, wait=wait, brief=True)
         return request.parse(answer_map(raw))
 
     # ---- messages ----

@@ -61,12 +61,12 @@ class AioRoutes(TopicRoutes[AioShardLink]):
         frames: bytes | bytearray,
         count: int,
         *,
-        patient: bool = True,
+        impatient: tuple[type[TopicdError], ...] = (),
         timeout: float | None = None,
         options: bytes | None = None,
     ) -> FutureBatch:
-        """patient: a write that is throttled is tried again; else it fails at once. options: of jobs, packed; a topic
-        that has to be created is a queue then."""
+        """impatient: refusals that end it at once though they may pass. options: of jobs, packed; a topic that has to
+        be created is a queue then."""
         # For every record of those who publish one by one: what `outbox` and `submit` do, in place.
         shared = self._shared
         if shared.closed:
@@ -75,8 +75,7 @@ class AioRoutes(TopicRoutes[AioShardLink]):
         deadline = shared.tempo.monotonic() + (shared.timeout if timeout is None else timeout)
         batch = FutureBatch(outbox, frames, count, deadline)
         batch.future = self._create_future()
-        if not patient:
-            batch.patient = False
+        batch.impatient = impatient
         if options is not None:
             batch.options = options
             outbox.creates_queue = True

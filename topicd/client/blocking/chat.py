@@ -42,8 +42,15 @@ class Chat:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
-    def _ask(self, request: Request[T], timeout: float | None = None) -> T:
-        return self._caller.on_shard(lambda: CHAT, lambda connection: connection.ask(request), timeout)
+    def _ask(self, request: Request[T], wait: float = 0.0) -> T:
+        """wait: how long an answer may take. What is refused is not tried again for so long."""
+
+        def attempt(connection: Connection) -> T:
+            if wait:
+                connection.set_timeout(wait)
+            return connection.ask(request)
+
+        return self._caller.on_shard(lambda: CHAT, attempt)
 
     # ---- messages ----
 

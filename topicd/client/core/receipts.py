@@ -121,7 +121,7 @@ class Piece(OutBatch):
     def __init__(self, parcel: Parcel[Any], frames: bytearray, count: int) -> None:
         super().__init__(parcel.outbox, frames, count, parcel.deadline)
         self.parcel = parcel
-        self.patient = parcel.patient
+        self.impatient = parcel.impatient
         self.kept: bytes | bytearray = b""
         self._smaller: list[Piece] = []  # once it had to be divided, too
 
