@@ -64,6 +64,7 @@ def test_a_base_that_cannot_be_copied_can_be_copied_later(tmp_path: Path) -> Non
     checking.put_base(store, tmp_path, 7)
     store.close()
     (tmp_path / "file").touch()
-    with pytest.raises(StorageFailed):
+    with pytest.raises(StorageFailed) as told:
         checking.begin_from_base(tmp_path, tmp_path / "file" / "in the way")
+    assert told.tb is not None  # whoever keeps it keeps what it holds
     assert checking.begin_from_base(tmp_path, tmp_path / "copy") == 7
