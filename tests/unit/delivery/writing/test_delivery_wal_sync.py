@@ -30,7 +30,7 @@ def test_it_waits_for_every_wal_shard(open_desk: Callable[..., Desk]) -> None:
     waiting = desk.loop.create_task(desk.parts.wal_sync.wait())
     desk.turn()
     for wal in desk.wals:  # no write shall wait for it
-        assert (wal.ring.sync_wished_pos, wal.ring.sync_wanted_pos) == (wal.ring.head, 0)
+        assert wal.ring.sync_wanted_pos < wal.ring.head == wal.ring.sync_wished_pos
     for index in (0, 1):
         desk.turn()
         assert not waiting.done()
