@@ -9,11 +9,10 @@ pushes are gathered, and those of topics with a negative priority wait.
 from __future__ import annotations
 
 import asyncio
-import select
 import time
-from typing import Any
 
 from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.linger import Linger, events_of
 from topicd.ipc.pressure import Board
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.load import Load
@@ -24,7 +23,6 @@ from topicd.shards.delivery.removing.retention import Retention
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.append import Appender
 from topicd.shards.delivery.writing.outlet import Outlet
-from topicd.shards.process.linger import Linger
 
 TURN_S = 0.002  # so long at most are followers told, then the loop looks at its sockets
 _NEXT_REQUEST_US = 60  # what an answer takes to its writer, and the writer's next request to here
@@ -62,7 +60,7 @@ class Turn:
         linger_us = place.settings.linger_us
         self._write_linger = Linger(linger_us)
         self._request_linger = Linger(min(_NEXT_REQUEST_US, linger_us))
-        self._events = _events_of(loop)
+        self._events = events_of(loop)
         agenda.run_turn = self._run
         for outlet in outlets:
             outlet.send_answers = agenda.flush_all
@@ -210,13 +208,3 @@ class Turn:
 
     def _something_came(self) -> bool:
         return self._events is not None and bool(self._events.poll(0))
-
-
-def _events_of(loop: asyncio.AbstractEventLoop) -> Any:
-    """Tells whether the loop has anything to do; None: this loop does not show it."""
-    backend = getattr(loop, "_get_backend_id", None)
-    if backend is None:
-        return None
-    events = select.poll()
-    events.register(backend(), select.POLLIN)
-    return events

@@ -15,13 +15,13 @@ from typing import Any
 
 from topicd import _native, child
 from topicd.clock import SystemClock
+from topicd.ipc.linger import Linger
 from topicd.ipc.ring import RingConsumer
 from topicd.ipc.shardboot import DELIVERY
 from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import WalState
 from topicd.paths import ring_shm, wal_state_shm
 from topicd.shards.process import runtime
-from topicd.shards.process.linger import Linger
 from topicd.shards.process.runtime import Shard
 from topicd.shards.storage.walfile import fresh_lsn
 from topicd.shards.wal import adopt, turns

@@ -40,9 +40,9 @@ from enum import IntEnum
 from topicd import _native
 from topicd.clock import Clock, SystemClock
 from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.linger import Linger
 from topicd.ipc.pressure import Board
 from topicd.limits import MIB
-from topicd.shards.process.linger import Linger
 from topicd.shards.wal.committer import Committer
 from topicd.shards.wal.log import WalLog
 

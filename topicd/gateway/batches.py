@@ -4,7 +4,6 @@ per size. Promise: what one reader made of a batch is there for the next that wa
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 from topicd._native import core
@@ -29,21 +28,27 @@ class TopicBatch:
         self.size = fetched.end - fetched.start
         self.made: dict[object, bytes] = {}  # by readers: whole messages that others may want, too
         self._fetched = fetched
+        self._records: list[Decoded] | None = None
+        self._nodes: frozenset[bytes] | None = None
         self._texts: dict[Shape, bytes] = {}
         self._pieces: dict[tuple[int, int], list[TopicBatch]] = {}
 
-    @cached_property
+    @property
     def records(self) -> list[Decoded]:
-        found = self._fetched
-        try:
-            return core.decode_frames(found.buffer, found.start, found.end)
-        except ValueError as exc:
-            raise FormatError(f"a shard sent records that are malformed: {exc.args[-1]}") from None
+        if self._records is None:
+            found = self._fetched
+            try:
+                self._records = core.decode_frames(found.buffer, found.start, found.end)
+            except ValueError as exc:
+                raise FormatError(f"a shard sent records that are malformed: {exc.args[-1]}") from None
+        return self._records
 
-    @cached_property
+    @property
     def nodes(self) -> frozenset[bytes]:
         """Where its records come from."""
-        return frozenset(record[2] for record in self.records if record[2])
+        if self._nodes is None:
+            self._nodes = frozenset({record[2] for record in self.records if record[2]})
+        return self._nodes
 
     def text(self, shape: Shape) -> bytes:
         """The JSON array of its records."""
@@ -110,7 +115,7 @@ class TopicBatch:
 
     def _part(self, records: list[Decoded], from_seq: int, to_seq: int) -> TopicBatch:
         part = TopicBatch(self.topic, from_seq, self._fetched._replace(next_from_seq=to_seq, tombstone=None))
-        part.records = records
+        part._records = records
         part.count = len(records)
         part.size = sum(len(record[5]) + len(record[4] or b"") for record in records)
         return part

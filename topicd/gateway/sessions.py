@@ -12,6 +12,7 @@ import binascii
 import secrets
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -49,17 +50,18 @@ class Session:
         return _base64(bytes([_NUMBERS]) + numbers)
 
     def seqs_of(self, text: str) -> dict[str, int]:
-        """What an id says; of one that cannot be read nothing."""
+        """What an id says; of one that cannot be read nothing, and of a seq that is none neither."""
+        found: dict[str, Any]
         try:
             raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
             if raw[:1] == bytes([_NUMBERS]):
                 names, *numbers = msgspec.msgpack.decode(raw[1:], type=list[int])
                 found = dict(zip(self._order, numbers, strict=True)) if names == self._names else {}
             else:
-                found = msgspec.json.decode(raw, type=dict[str, int])
+                found = msgspec.json.decode(raw, type=dict[str, Any])
         except (ValueError, binascii.Error, RecursionError):
             return {}
-        return {name: seq for name, seq in found.items() if 0 <= seq <= MAX_SEQ}
+        return {name: seq for name, seq in found.items() if type(seq) is int and 0 <= seq <= MAX_SEQ}
 
     def start(self, text: str) -> dict[str, Place]:
         """Where a stream begins that shows this id: never ahead of what was delivered."""

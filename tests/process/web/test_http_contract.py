@@ -57,6 +57,13 @@ def test_http_1_0_is_told_that_its_connection_stays(web1: Web) -> None:
     assert kept.count(b"\r\nConnection: keep-alive\r\n") == 2 and kept.count(b"\r\nConnection: close\r\n") == 1
 
 
+def test_accept_may_come_in_several_lines(web: Web) -> None:
+    several = [("Accept", "application/json"), ("Accept", "text/event-stream")]
+    found = web.http.get(f"{web.base}/v0/watch/wid_none", headers=several)
+    assert (found.status_code, found.json()["error"]["code"]) == (404, "not_found")
+    assert web("GET", "/v0/watch/wid_none", headers={"Accept": "application/json"}).code == "not_acceptable"
+
+
 def test_the_answer_to_head_has_no_body(web: Web) -> None:
     page = web("HEAD", "/")
     assert (page.status, page.raw) == (200, b"") and page.headers["content-type"].startswith("text/html")

@@ -122,6 +122,9 @@ def test_the_id_of_a_frame_resumes_behind_it_and_only_rewinds(web: Web, topic: s
         assert events.records(2) == [2, 3]
     with web.events(f"{url}?cursor={ids[0]}") as events:
         assert events.records(3) == [1, 2, 3]
+    mixed = base64.urlsafe_b64encode(json.dumps({topic: 2, "other": "x", "third": 1.5}).encode()).decode()
+    with web.events(url, {"Last-Event-ID": mixed}) as events:
+        assert events.records(2) == [2, 3]
     ahead = base64.urlsafe_b64encode(json.dumps({topic: 99, "other": 1}).encode()).decode().rstrip("=")
     for said in (ahead, "!!", "AAAA", base64.urlsafe_b64encode(b"[1]").decode()):
         with web.events(url, {"Last-Event-ID": said}) as events:

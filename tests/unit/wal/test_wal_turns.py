@@ -19,12 +19,12 @@ from topicd.disk.fs import File, RealFs
 from topicd.frames import FrameType, control_frame
 from topicd.ipc import doorbell, pressure, ring, shm, slots
 from topicd.ipc.doorbell import Doorbell
+from topicd.ipc.linger import Linger
 from topicd.ipc.pressure import Board
 from topicd.ipc.ring import RingConsumer, RingProducer
 from topicd.ipc.slots import Slots
 from topicd.ipc.walstate import WalState
 from topicd.limits import KIB
-from topicd.shards.process.linger import Linger
 from topicd.shards.wal import turns
 from topicd.shards.wal.aside import ENDED, UNDER_WAY, Aside, InTurn
 from topicd.shards.wal.committer import Committer, Inlet

@@ -189,13 +189,17 @@ class _Waiting:
         self.moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def pushed(self, tail: Tail, batch: TopicBatch) -> None:
-        if not self.moved.done():
-            self.moved.set_result(None)
+        self._look()
 
     def ended(self, tail: Tail) -> None:
-        self.pushed(tail, None)  # type: ignore[arg-type]
+        self._look()
 
-    failed = ended
+    def failed(self, tail: Tail) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        if not self.moved.done():
+            self.moved.set_result(None)
 
 
 @endpoint(
@@ -215,7 +219,12 @@ async def diff(call: Call, topic: str, body: Diff) -> Reply:
     idle = not found.records and found.tombstone is None and found.caught_up and not recreated
     if idle and body.wait_ms:
         await call.room(0)
-        await _wait(call, topic, found, min(body.wait_ms, LONG_POLL_MS_MAX) / 1000)
+        awake = call.service.shards.awake
+        awake.end()
+        try:
+            await _wait(call, topic, found, min(body.wait_ms, LONG_POLL_MS_MAX) / 1000)
+        finally:
+            awake.begin()
         await call.room(size)
         topic_id = found.topic_id
         found, recreated = await _read(call, topic, body, topic_id)

@@ -91,7 +91,7 @@ class Fresh(asyncio.Protocol):
             return
         self._leave()
         self._door.open.add(protocol)
-        transport.set_protocol(protocol)
+        transport.set_protocol(protocol)  # type: ignore[arg-type]
         protocol.connection_made(transport)
         protocol.data_received(data)
 

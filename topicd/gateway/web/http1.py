@@ -25,6 +25,7 @@ from topicd.gateway.web.messages import (
     Head,
     Headers,
     Reply,
+    collect,
 )
 from topicd.gateway.web.slices import Slices
 from topicd.gateway.web.turns import SECONDS, Turns
@@ -42,7 +43,9 @@ _WRITE_HIGH = 256 * KIB
 log = logging.getLogger(__name__)
 
 
-class Http1(asyncio.Protocol):
+class Http1:
+    """An asyncio.Protocol by its methods; inheriting would keep it from being compiled to a plain struct."""
+
     def __init__(self, app: Application, room: BodyRoom, turns: Turns, ended: Callable[[Any], None]) -> None:
         self._app = app
         self._turns = turns
@@ -227,7 +230,7 @@ class Http1(asyncio.Protocol):
         name = name.lower()
         if name == b"host":
             self._host_count += 1
-        self._headers.setdefault(name, value)
+        collect(self._headers, name, value)
 
     def on_headers_complete(self) -> None:
         request, parser = self._incoming, self._parser

@@ -27,6 +27,7 @@ from topicd.gateway.web.messages import (
     Head,
     Headers,
     Reply,
+    collect,
     consumed,
 )
 from topicd.gateway.web.slices import Slices
@@ -186,7 +187,7 @@ class Http2(asyncio.Protocol):
         stream = self._streams[number] = Http2Stream(self, number)
         headers: dict[bytes, bytes] = {}
         for name, value in event.headers or ():
-            headers.setdefault(bytes(name), bytes(value))
+            collect(headers, bytes(name), bytes(value))
         if b"host" not in headers and b":authority" in headers:
             headers[b"host"] = headers[b":authority"]
         method = headers.get(b":method", b"").decode("latin-1")

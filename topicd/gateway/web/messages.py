@@ -15,6 +15,17 @@ JSON = b"application/json"
 LINGER_S = 1.0  # a connection that ends is kept for so long, so that its last words arrive
 
 
+LISTS = (b"accept", b"accept-encoding")  # headers that may come in several lines, as one list
+
+
+def collect(headers: dict[bytes, bytes], name: bytes, value: bytes) -> None:
+    """One more header, its name in lower case; of those that come twice the first counts, unless they are a list."""
+    if name not in headers:
+        headers[name] = value
+    elif name in LISTS:
+        headers[name] += b", " + value
+
+
 class Head:
     """Everything of a request before its body."""
 
@@ -25,7 +36,7 @@ class Head:
         self.method = method
         self.path = path
         self.query = query
-        self.headers = headers  # names in lower case; of those that come twice the first
+        self.headers = headers  # made by `collect`
         self.version = version  # "1.0", "1.1" or "2"
         self.peer = peer
 

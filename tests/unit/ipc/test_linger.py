@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from topicd.shards.process import linger
-from topicd.shards.process.linger import Linger
+from topicd.ipc import linger
+from topicd.ipc.linger import Linger
 
 
 class Time:

@@ -7,8 +7,13 @@ Why: docs/adr/0006.
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio  # which a WAL shard does without
 
 _MISSES_MAX = 6
 
@@ -40,3 +45,13 @@ class Linger:
             os.sched_yield()  # the one that is waited for may have been put on this very core
         self._misses = 0
         return True
+
+
+def events_of(loop: asyncio.AbstractEventLoop) -> Any:
+    """Tells whether the loop has anything to do; None: this loop does not show it."""
+    backend = getattr(loop, "_get_backend_id", None)
+    if backend is None:
+        return None
+    events = select.poll()
+    events.register(backend(), select.POLLIN)
+    return events
