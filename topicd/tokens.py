@@ -13,6 +13,7 @@ The file is TOML, one table per token:
 
 Scopes: read (records, states, lists), consume (open, acknowledge, reset and remove named consumers: where a topic keeps
 what is not acknowledged, that deletes), write, delete, sync (another chat store, see docs/chat.md), admin (everything).
+Short: r, w, d, a; rw for the first two.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from topicd.limits import CHANNELS, CHATS, COMMITS, STAGE_KEY_DIGITS, STAGES, US
 from topicd.model import is_internal, is_staged
 
 SCOPES = ("read", "consume", "write", "delete", "admin", "stage", "sync")
+SHORT = {"r": ("read",), "w": ("write",), "d": ("delete",), "a": ("admin",), "rw": ("read", "write")}
 _FIELDS = {"name", "sha256", "scopes", "prefixes", "expires", "subject"}
 
 
@@ -172,15 +174,20 @@ def _parse(path: Path, number: int, row: Any) -> Token:
     if not isinstance(digest, str) or len(digest) != 64 or not all(c in "0123456789abcdef" for c in digest):
         raise FormatError(f"{where}: sha256 must be 64 lower-case hex digits")
     scopes, prefixes = row["scopes"], row.get("prefixes", [])
-    if not isinstance(scopes, list) or not scopes or any(scope not in SCOPES for scope in scopes):
+    if not isinstance(scopes, list) or not scopes or any(scope not in (*SCOPES, *SHORT) for scope in scopes):
         raise FormatError(f"{where}: scopes must be some of {', '.join(SCOPES)}")
     if not isinstance(prefixes, list) or any(not isinstance(prefix, str) or not prefix for prefix in prefixes):
         raise FormatError(f"{where}: prefixes must be a list of texts")
     subject = row.get("subject")
     if subject is not None and not (isinstance(subject, str) and USER_NAME.fullmatch(subject)):
         raise FormatError(f"{where}: subject must be a user name: {USER_NAME_RULE}")
-    rights = Rights(str(row["name"]), frozenset(scopes), tuple(prefixes), subject)
+    rights = Rights(str(row["name"]), frozenset(_whole(scopes)), tuple(prefixes), subject)
     return Token(rights, bytes.fromhex(digest), _expiry(where, row.get("expires")))
+
+
+def _whole(scopes: list[str]) -> list[str]:
+    """Without short words."""
+    return [whole for scope in scopes for whole in SHORT.get(scope, (scope,))]
 
 
 def _expiry(where: str, value: Any) -> int | None:

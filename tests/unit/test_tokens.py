@@ -18,7 +18,7 @@ from topicd.cli.offline import token_file
 from topicd.errors import Conflict, Forbidden, FormatError, InvalidRequest, Unauthorized
 from topicd.ipc.protocol.messages import REQUESTS, Op
 from topicd.limits import STAGE_KEY_DIGITS
-from topicd.tokens import EVERYTHING, SCOPES, Rights, TokenFile, digest_of
+from topicd.tokens import EVERYTHING, SCOPES, Rights, TokenFile, digest_of, new_token
 
 NOW = 1_800_000_000_000
 
@@ -133,6 +133,12 @@ def test_a_token_ends_at_its_moment(path: Path) -> None:
     assert found.authorize(secret, NOW - 1).name == "a"
     with pytest.raises(Unauthorized, match="'a' has expired"):
         found.authorize(secret, NOW)
+
+
+def test_scopes_may_be_written_short(path: Path) -> None:
+    secret, digest = new_token()
+    path.write_text(f'[[token]]\nname = "a"\nsha256 = "{digest}"\nscopes = ["rw", "d", "write"]\n')
+    assert TokenFile.load(path).authorize(secret, NOW).scopes == {"read", "write", "delete"}
 
 
 GOOD = f'[[token]]\nname = "a"\nsha256 = "{"0" * 64}"\nscopes = ["read"]\n'

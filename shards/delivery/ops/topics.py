@@ -39,7 +39,7 @@ def open_topic(call: Call, want: OpenTopic) -> None:
         return
     call.connection.rights.require("admin" if want.config else "write", want.topic)
     catalog, config = call.shard.catalog, TopicConfig.from_fields(want.config or {})
-    _check_dead_letter(want.topic, want.config)
+    _check_dead_letter(call, want.topic, want.config)
     check_schema(config.schema)
     if want.first_records:
         refusal = call.shard.admission.first_refusal(config, want.first_bytes, want.first_records)
@@ -68,7 +68,7 @@ def _opened(topic: Topic, *, created: bool) -> dict[str, Any]:
 def configure(call: Call, want: Configure) -> None:
     topic = _found_or_creatable(call, want)
     catalog, fields, created = call.shard.catalog, want.config or {}, False
-    _check_dead_letter(want.topic, fields)
+    _check_dead_letter(call, want.topic, fields)
     if fields.get("schema") is not None:
         check_schema(TopicConfig.from_fields({"schema": fields["schema"]}).schema)
 
@@ -92,12 +92,14 @@ def configure(call: Call, want: Configure) -> None:
         catalog.create(want.topic, TopicConfig.from_fields(fields), done)
 
 
-def _check_dead_letter(name: str, fields: dict[str, Any] | None) -> None:
+def _check_dead_letter(call: Call, name: str, fields: dict[str, Any] | None) -> None:
     wanted = (fields or {}).get("dead_letter")
     if wanted == name:
         raise InvalidRequest("dead_letter must be another topic than the queue itself", topic=name)
     if isinstance(wanted, str) and is_internal(wanted):
         raise InvalidRequest(f"dead_letter {wanted!r} is not allowed: {limits.INTERNAL}* are topicd's own", topic=name)
+    if isinstance(wanted, str):
+        call.connection.rights.require("admin", wanted)  # jobs are written there on behalf of who configures it
 
 
 def _found_or_creatable(call: Call, want: OpenTopic | Configure) -> Topic | None:

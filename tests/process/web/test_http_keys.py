@@ -76,6 +76,13 @@ def test_prefixes_hold_for_names_in_bodies(people: dict[str, Web]) -> None:
     boss.write("mine.a", 1)
     refused = mine("POST", "/v0/watch", {"topics": {"mine.a": {}, "other": {}}})
     assert (refused.status, refused.code, refused.error["detail"]) == (403, "forbidden", {"topic": "other"})
+    config = {"type": "queue", "dead_letter": "other"}
+    for dead in (
+        mine("PUT", "/v0/topics/mine.dead", config),
+        mine("POST", "/v0/topics/mine.dead", {"records": [{"data": 1}], "config": config}),
+    ):
+        assert (dead.status, dead.code, dead.error["detail"]) == (403, "forbidden", {"topic": "other"})
+    assert boss("GET", "/v0/topics/mine.dead").status == 404
     router = mine("PUT", "/v0/routers/mine.r", {"source": "mine.a", "dest": "other"})
     assert (router.status, router.code) == (403, "forbidden")
     assert boss("PUT", "/v0/routers/mine.x", {"source": "mine.a", "dest": "other2"}).status == 201

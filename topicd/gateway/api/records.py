@@ -14,7 +14,7 @@ from topicd.client.core.requests import fetch
 from topicd.errors import InvalidRequest, TopicNotFound
 from topicd.frames import codec_error
 from topicd.gateway import errors
-from topicd.gateway.api.topics import check_name, known_name
+from topicd.gateway.api.topics import check_name, config_of, known_name
 from topicd.gateway.batches import TopicBatch
 from topicd.gateway.endpoints import Call, endpoint
 from topicd.gateway.keys import require
@@ -34,7 +34,7 @@ from topicd.limits import (
     MAX_NODE,
     MAX_TAG,
 )
-from topicd.model import TagMatch, TopicConfig
+from topicd.model import TagMatch
 
 DIFF_RECORDS_MAX = 1_000
 FOUND = {200: "done", 404: "no such topic"}
@@ -103,8 +103,7 @@ def key_of(body: Write, header: bytes = b"") -> bytes:
 async def store(call: Call, topic: str, body: Write, key: bytes) -> Written:
     """Append, creating the topic if it may be created."""
     frames = frames_of(body)
-    if body.config is not None:
-        TopicConfig.from_fields(body.config.fields(topic))
+    fields = None if body.config is None else config_of(call.rights, topic, body.config)
     try:
         return await _append(call, topic, body, frames, key, created=False)
     except TopicNotFound:
@@ -114,7 +113,6 @@ async def store(call: Call, topic: str, body: Write, key: bytes) -> Written:
         raise errors.topic_not_found(topic)
     if body.config is not None:
         require(call.rights, ("admin",))
-    fields = None if body.config is None else body.config.fields(topic)
     shards = call.service.shards
     wanted = OpenTopic(topic=topic, config=fields, first_records=len(body.records), first_bytes=len(frames))
     answer = await shards.ask(topic, wanted)

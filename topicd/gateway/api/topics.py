@@ -10,11 +10,13 @@ from topicd.errors import TopicNotFound
 from topicd.gateway import errors
 from topicd.gateway.api.paging import cursor_of, next_cursor, page_size
 from topicd.gateway.endpoints import Call, endpoint
+from topicd.gateway.keys import require_name
 from topicd.gateway.schemas import Config
 from topicd.gateway.web.messages import Reply
 from topicd.ipc.protocol.messages import Configure, DeleteTopic, ListTopics, QueueState, TopicState
 from topicd.limits import PATTERN_MAX, TOPIC_NAME, TOPIC_NAME_RULE
 from topicd.model import Durability, TopicConfig
+from topicd.tokens import Rights
 
 
 def is_name(topic: str) -> bool:
@@ -31,6 +33,15 @@ def known_name(topic: str) -> None:
     """Where it could only be found."""
     if not is_name(topic):
         raise errors.topic_not_found(topic)
+
+
+def config_of(rights: Rights, topic: str, config: Config) -> dict[str, Any]:
+    """What is configured, if it can be and the key reaches every topic that it names."""
+    fields = config.fields(topic)
+    TopicConfig.from_fields(fields)
+    if config.dead_letter is not None:
+        require_name(rights, config.dead_letter, in_body=True)
+    return fields
 
 
 def echoed(config: dict[str, Any]) -> dict[str, Any]:
@@ -51,8 +62,7 @@ def echoed(config: dict[str, Any]) -> dict[str, Any]:
 async def put_topic(call: Call, topic: str, config: Config) -> Reply:
     """Create a topic, or replace its whole configuration."""
     check_name(topic)
-    fields = config.fields(topic)
-    TopicConfig.from_fields(fields)
+    fields = config_of(call.rights, topic, config)
     answer = await call.service.shards.ask(topic, Configure(topic=topic, config=fields, replace=True))
     created = bool(answer["created"])
     body = {"topic": topic, "created": created, "config": echoed(answer["config"])}

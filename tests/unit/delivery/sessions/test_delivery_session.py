@@ -211,6 +211,15 @@ def test_a_token_writes_and_copies_only_what_it_may(
     assert topic.contents.count == (1 if code else 2)
 
 
+@pytest.mark.parametrize("op", [Op.OPEN, Op.CONFIGURE])
+def test_a_token_sends_dead_jobs_only_to_topics_that_it_reaches(desk: Desk, line: Line, op: Op) -> None:
+    line.session.rights = Rights("token", frozenset({"admin"}), ("orders",))
+    config = {"type": "queue", "dead_letter": "secret"}
+    line.send(op, {"topic": "orders.jobs", "config": config})
+    desk.settle()
+    assert (codes(line), desk.parts.catalog.find("orders.jobs")) == (["forbidden"], None)
+
+
 def test_refusals_of_one_token_do_not_fill_the_log(
     desk: Desk, topic: Topic, line: Line, caplog: pytest.LogCaptureFixture
 ) -> None:
