@@ -36,6 +36,7 @@ _INFLATED_AT_ONCE = 1
 _PIECE = 256 * KIB
 _FED = 64 * KIB  # of a packed body at once: what is left of it is copied each time
 _KEPT = 2 * MIB  # a body that becomes larger is inflated twice: what is too large shall cost no memory
+_NOT_AT_ALL = (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -168,7 +169,7 @@ class App:
             self._service.counts["errors"] += 1
         if head is not None:
             reply.headers += self.cors(head)
-            if len(reply.body) >= _COMPRESS_FROM and b"gzip" in head.headers.get(b"accept-encoding", b"").lower():
+            if len(reply.body) >= _COMPRESS_FROM and _takes_gzip(head):
                 reply.body = gzip.compress(reply.body, 1, mtime=0)
                 reply.headers += [(b"Content-Encoding", b"gzip"), (b"Vary", b"Accept-Encoding")]
         return reply
@@ -250,6 +251,14 @@ def _check_accept(head: Head) -> None:
     accept = head.headers.get(b"accept")
     if accept is not None and b"*/*" not in accept and b"text/event-stream" not in accept.lower():
         raise Refusal(406, "not_acceptable", "this is a stream of text/event-stream")
+
+
+def _takes_gzip(head: Head) -> bool:
+    for one in head.headers.get(b"accept-encoding", b"").lower().split(b","):
+        coding, _, weight = one.partition(b";")
+        if coding.strip() == b"gzip":
+            return weight.strip() not in _NOT_AT_ALL
+    return False
 
 
 def _decoded(one: Endpoint, head: Head, body: bytes) -> Any:

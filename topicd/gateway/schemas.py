@@ -142,7 +142,7 @@ class Router(Struct):
 
 
 class Command(Struct):
-    op: str
+    op: Any = None  # whatever it is, its refusal names the request
     request_id: Raw | UnsetType = UNSET
 
 

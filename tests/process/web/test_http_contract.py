@@ -205,6 +205,9 @@ def test_gzip_is_taken_bounded_and_given_only_if_asked_for(web: Web, topic: str)
     assert "content-encoding" not in plain.headers
     asked = {**JSON, "Accept-Encoding": "gzip, br"}
     assert web("POST", f"{path}/diff", b"{}", asked).headers["content-encoding"] == "gzip"
+    for refused in ("gzip;q=0", "br, GZIP; q=0.0", "br;q=1, xgzip"):
+        asked["Accept-Encoding"] = refused
+        assert "content-encoding" not in web("POST", f"{path}/diff", b"{}", asked).headers
     assert (
         "content-encoding" not in web("GET", path, None, {"Accept-Encoding": "gzip"}).headers
         or len(web("GET", path, None, {"Accept-Encoding": "gzip"}).raw) >= 1_024

@@ -95,6 +95,8 @@ def test_many_publishes_keep_their_order(web1: Web, topic: str) -> None:
         ("nonsense", "invalid_json"),
         ("[]", "invalid_json"),
         ({"op": "dance"}, "invalid_json"),
+        ({"op": 5}, "invalid_json"),
+        ({}, "invalid_json"),
         ({"op": "publish", "records": [{"data": 1}]}, "invalid_request"),
         ({"op": "publish", "topic": "?", "records": [{"data": 1}]}, "invalid_request"),
         ({"op": "publish", "topic": "t", "records": []}, "invalid_request"),
