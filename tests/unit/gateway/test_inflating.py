@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import os
+import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
 
-from topicd.gateway.app import _inflated
+from topicd.gateway.app import _inflated, step_back
 from topicd.gateway.endpoints import BODY_MAX
 from topicd.gateway.errors import Refusal
 from topicd.limits import MIB
@@ -31,6 +34,14 @@ def test_what_is_cut_off_or_none_is_refused(body: bytes) -> None:
     with pytest.raises(Refusal) as refused:
         _inflated(body)
     assert (refused.value.status, refused.value.code) == (400, "invalid_request")
+
+
+def test_who_inflates_leaves_the_cores_to_others() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with ThreadPoolExecutor(1, initializer=step_back) as aside:
+        beside = aside.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
+    assert beside == min(19, before + 10)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_what_grows_without_end_costs_no_memory() -> None:
