@@ -27,6 +27,8 @@ from topicd.paths import RunDir
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
+# So long the thread that answers waits for one that computes. At the 5 ms of Python checkpoints held up answers.
+_SWITCH_S = 0.0001
 
 # What no restart cures, when a process has not served yet, and what does.
 _MISPLACED = {
@@ -105,6 +107,7 @@ def start_collector() -> None:
 
 def run(process: P, main: Callable[[P], None]) -> None:
     """The rest of a __main__. What a user can act on is one line, our own faults a traceback in the log."""
+    sys.setswitchinterval(_SWITCH_S)
     try:
         main(process)
     except TopicdError as exc:

@@ -5,7 +5,6 @@ and the board with the pressure of the daemon.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,8 +24,6 @@ log = logging.getLogger(__name__)
 
 # Without a store-load fence a wake-up can be missed, so the pure twin looks again this often.
 PURE_POLL_S = 0.002
-# So long the thread that answers waits for one that computes. At the 5 ms of Python checkpoints held up answers.
-_SWITCH_S = 0.0001
 
 
 class Shard(child.Process):
@@ -79,5 +76,4 @@ def run(
     main: Callable[[Shard], None], make_clock: Callable[[Settings], Clock] = lambda settings: SystemClock()
 ) -> None:
     """The body of a shard's __main__."""
-    sys.setswitchinterval(_SWITCH_S)
     child.run(boot(make_clock), main)

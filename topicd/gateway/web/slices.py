@@ -9,7 +9,7 @@ from collections import deque
 from topicd.limits import KIB
 
 _LEAST, _MOST = 256, 64 * KIB
-LOOK_S = 0.0002  # a slice that took longer is followed by a smaller one
+LOOK_S = 0.0001  # a slice that took longer is followed by a smaller one
 
 
 class Slices:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-SECONDS = 0.0005
+SECONDS = 0.00025  # a request of somebody else comes by ten times before it is answered, a turn in between
 
 Work = Callable[[float], bool]  # does what can be done until then; True: there is more
 
