@@ -109,6 +109,27 @@ MUTANTS = [
         pytest("tests/process/web/test_http_many.py"),
     ),
     Mutant(
+        "http: a key names a dead letter topic beyond its prefixes",
+        "topicd/gateway/api/topics.py",
+        "        require_name(rights, config.dead_letter, in_body=True)\n",
+        "        pass\n",
+        pytest("tests/process/web/test_http_keys.py"),
+    ),
+    Mutant(
+        "a token names a dead letter topic beyond its prefixes",
+        "shards/delivery/ops/topics.py",
+        '        call.connection.rights.require("admin", wanted)',
+        "        pass",
+        pytest("tests/unit/delivery/sessions/test_delivery_session.py"),
+    ),
+    Mutant(
+        "http: an answer that is here is awaited all the same",
+        "topicd/gateway/awake.py",
+        " and not answer.done()",
+        "",
+        pytest("tests/unit/gateway/test_awake.py"),
+    ),
+    Mutant(
         "http: a port of systemd beyond loopback is open to everybody",
         "topicd/supervisor/resources.py",
         "        if given is not None:\n            host",
