@@ -127,7 +127,7 @@ MUTANTS = [
     (
         "filechannel: receivers believe the size of the segment that is written",
         f"{HERE}/reading.py",
-        "self._known_end = min(self._segment.end(), published)",
+        "self._known_end = min(self._segment.end(), published, self._sealed_end)",
         "self._known_end = self._segment.end()",
     ),
     (
