@@ -163,7 +163,7 @@ def run(root: Path, rounds: int, seed: int, tell: Callable[[str], None]) -> dict
     storm = Storm(root, seed)
     with storm.pair:
         for room in ROOMS:
-            storm.pair.chats()[0].add(room, USERS[0])
+            storm.pair.chats()[0].send(room, "so that there is one", user=USERS[0])
         for number in range(1, rounds + 1):
             try:
                 storm.round()
