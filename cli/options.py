@@ -11,7 +11,8 @@ import click
 
 from topicd.cli.show.human import parse_age
 
-PLACE_RULE = "a seq (records above it), earliest, latest, a time like 2026-01-31T12:00, or an age like 15m, 2h, 1d"
+_TIMES = "a time like 2026-01-31T12:00, or an age like 15m, 2h, 1d"
+PLACE_RULE = f"a seq (records above it), earliest, latest, {_TIMES}"
 
 
 class PlaceType(click.ParamType[int | str | datetime]):
@@ -19,11 +20,15 @@ class PlaceType(click.ParamType[int | str | datetime]):
 
     name = "place"
 
+    def __init__(self, rule: str = PLACE_RULE, words: tuple[str, ...] = ("earliest", "latest")) -> None:
+        self._rule = rule
+        self._words = words
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str | datetime:
         if not isinstance(value, str):
             found: int | str | datetime = value
             return found
-        if value in ("earliest", "latest"):
+        if value in self._words:
             return value
         if value.isdecimal():
             return int(value)
@@ -33,10 +38,12 @@ class PlaceType(click.ParamType[int | str | datetime]):
         try:
             return datetime.fromisoformat(value).astimezone()
         except ValueError:
-            self.fail(f"{value!r} is not {PLACE_RULE}", param, ctx)
+            self.fail(f"{value!r} is not {self._rule}", param, ctx)
 
 
 PLACE = PlaceType()
+# Where history ends: `restore --until`.
+END = PlaceType(f"a seq, {_TIMES}", ())
 
 
 class MomentType(click.ParamType[datetime]):

@@ -34,13 +34,11 @@ class Until(NamedTuple):
     seq: int | None = None
 
     @classmethod
-    def of(cls, place: int | str | datetime | None, topics: Sequence[str]) -> Until | None:
+    def of(cls, place: int | datetime | None, topics: Sequence[str]) -> Until | None:
         if place is None:
             return None
         if isinstance(place, datetime):
             return cls(ms=round(place.timestamp() * 1000))
-        if isinstance(place, str):
-            raise CliError(f"--until takes a time or a seq, not {place}", Exit.USAGE)
         if len(topics) != 1:
             raise CliError("a seq counts within one topic: name it with --topic", Exit.USAGE)
         return cls(seq=place)

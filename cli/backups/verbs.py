@@ -24,7 +24,7 @@ from topicd.cli.groups import Group, did_you_mean
 from topicd.cli.offline.check import check_all, work_bytes
 from topicd.cli.offline.data_dir import Offline
 from topicd.cli.offline.segment_check import DAMAGE
-from topicd.cli.options import PLACE
+from topicd.cli.options import END
 from topicd.cli.show.human import count, duration, local_time, records_word, size
 from topicd.cli.show.progress import Bar
 from topicd.cli.show.render import Column
@@ -98,7 +98,9 @@ def _create(app: App, fs: RealFs, where: Path, source: Served | Unused) -> int:
     return Exit.FAILED if creation.lost else Exit.OK
 
 
-@backup.verb("list", online=False, examples="topicctl backup list /backups/topicd\ntopicctl backup list DIR --json")
+@backup.verb(
+    "list", online=False, examples="topicctl backup list /backups/topicd\ntopicctl backup list /backups/topicd --json"
+)
 @_shelf
 @pass_app
 def list_backups(app: App, shelf: Path) -> None:
@@ -135,7 +137,7 @@ def _body(made: Manifest) -> dict[str, Any]:
 @backup.verb(
     "verify",
     online=False,
-    examples="topicctl backup verify /backups/topicd\ntopicctl backup verify DIR --all",
+    examples="topicctl backup verify /backups/topicd\ntopicctl backup verify /backups/topicd --all",
     apart=("BACKUP --all",),
 )
 @_shelf
@@ -210,7 +212,7 @@ def choose(shelf: Shelf, which: str | None) -> Shelved:
 @_shelf
 @click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
 @_which
-@click.option("--until", type=PLACE, metavar="PLACE", help="A time, an age like 2h, or a seq of --topic; included.")
+@click.option("--until", type=END, metavar="PLACE", help="A time, an age like 2h, or a seq of --topic; included.")
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only that topic; may be repeated.")
 @click.option("--copy", "copies", is_flag=True, help="Share nothing with the backup: copy every byte.")
 @pass_app
@@ -219,7 +221,7 @@ def restore_backup(
     shelf: Path,
     target: Path,
     which: str | None,
-    until: int | str | datetime | None,
+    until: int | datetime | None,
     topics: tuple[str, ...],
     copies: bool,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ APART = (
 @verb("read", examples=EXAMPLES, apart=APART, needs=(FORMS_NEED,))
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option("--from", "start", type=PLACE, metavar="PLACE", help=f"Where to begin: {PLACE_RULE} [default: earliest].")
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Begin N records before the end.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="The last N of these records.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 @click.option("--until", type=PLACE, metavar="PLACE", help="Where to end, a place like those of --from; included.")
 @layout_options
@@ -150,7 +151,7 @@ def expanded(client: Client, given: tuple[str, ...]) -> list[str]:
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option(
-    "--last", type=click.IntRange(min=1), default=10, metavar="N", help="Begin N records before the end [default: 10]."
+    "--last", type=click.IntRange(min=1), default=10, metavar="N", help="The last N of these records [default: 10]."
 )
 @click.option("--no-follow", is_flag=True, help="End there.")
 @layout_options
@@ -181,12 +182,43 @@ class TopicReader:
 
     def position(self, start: int | str | datetime | None, last: int | None) -> int | datetime:
         if last is not None:
-            return max(0, self._client.state(self._topic).head_seq - last)
+            return self._before_the_last(last)
         if start == "latest":
             return self._client.state(self._topic).head_seq
         if start is None or isinstance(start, str):
             return 0
         return start
+
+    def _before_the_last(self, wanted: int) -> int:
+        """The seq behind which so many records are left, of those that were asked for. Looks back in steps that grow:
+        any number of seqs may be deleted, or other records'."""
+        state = self._client.state(self._topic)
+        top, step = state.head_seq, wanted
+        while True:
+            begin = max(top - step, state.earliest_seq - 1, 0)
+            found = self._seqs_between(begin, top, wanted)
+            if len(found) == wanted:
+                return found[0] - 1
+            if begin < state.earliest_seq:
+                # All there are; what is told of seqs before them is what was lost among the last ones.
+                return max(0, min(begin, state.head_seq - wanted))
+            wanted -= len(found)
+            top, step = begin, 4 * step
+
+    def _seqs_between(self, begin: int, top: int, most: int) -> deque[int]:
+        """The last ones of those up to top."""
+        found: deque[int] = deque(maxlen=most)
+        given = {**self._filters, "metadata_only": True}
+        while begin < top:
+            try:
+                batch = self._client.fetch(self._topic, begin, limit=FETCH_RECORDS_MAX, **given)
+            except StorageCorrupt:
+                return found  # it is told when it is read
+            found.extend(record.seq for record in batch.records if record.seq <= top)
+            begin = batch.next_from_seq
+            if batch.caught_up:
+                break
+        return found
 
     def stored(
         self,
@@ -236,4 +268,4 @@ def damaged(error: StorageCorrupt) -> CliError:
     """Says how to get past it."""
     last = error.detail.get("last_seq")
     behind = f"`--from {last}` reads on behind it; " if isinstance(last, int) else ""
-    return CliError(error.message, exit_of(error), behind + hint_of(error))
+    return CliError(error.message, exit_of(error), behind + hint_of(error), error.code)

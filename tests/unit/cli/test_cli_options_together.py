@@ -39,7 +39,7 @@ def typed(param: click.Parameter, tmp_path: Path) -> list[str]:
 
 
 VALUES = {"place": "1", "span": "5s", "time": "2027-01-31", "1/N": "1/10"}
-SPECIAL = {"--where": "tag=a", "--older-than": "1d", "--every": "5s", "--meta": "{}", "--only": "A"}
+SPECIAL = {"--where": "tag=a", "--older-than": "1d", "--every": "5s", "--meta": "{}", "--only": "A", "--until": "5s"}
 
 
 def line(path: tuple[str, ...], names: tuple[str, ...], tmp_path: Path) -> list[str]:

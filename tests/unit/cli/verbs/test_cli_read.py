@@ -65,6 +65,9 @@ def test_json_lines_hold_everything(ctl: Ctl, orders: topicd.Client, server: Fak
         (["--from", "latest"], []),
         (["--last", "3"], [8, 9, 10]),
         (["--last", "300"], list(range(1, 11))),
+        (["--last", "2", "--tag-prefix", "odd/"], [7, 9]),
+        (["--last", "2", "--exclude-node", "n2"], [3, 10]),
+        (["--last", "9", "--tag", "odd/3"], [3]),
         (["--tag", "odd/3"], [3]),
         (["--tag-prefix", "odd/"], [1, 3, 5, 7, 9]),
         (["--exclude-node", "n1", "--limit", "1"], [4]),
@@ -141,6 +144,21 @@ def test_reading_stops_at_what_was_there_at_the_start(
     server.fault = busy
     assert seqs(ctl("read", "t", "--json").stdout) == list(range(1, 22))
     assert heads == [21, 22, 23], "the newer ones were there, and one page had them"
+
+
+def test_the_last_ones_are_found_behind_deleted_ones(ctl: Ctl, orders: topicd.Client) -> None:
+    orders.delete("orders", match=["tag", "Glob", "odd/*"])
+    orders.delete("orders", match=["tag", "Eq", "binary"])
+    assert seqs(ctl("read", "orders", "--json", "--last", "2").stdout) == [6, 8]
+    assert seqs(ctl("read", "orders", "--json", "--last", "9").stdout) == [2, 4, 6, 8]
+
+
+def test_damage_has_its_name_in_json(ctl: Ctl, orders: topicd.Client, server: FakeServer) -> None:
+    server.fault = lambda request: (
+        StorageCorrupt("records 3..5 rot", first_seq=3, last_seq=5) if request.op == Op.FETCH else None
+    )
+    done = ctl("read", "orders", "--json")
+    assert json.loads(done.stderr)["error"]["code"] == "storage_corrupt"
 
 
 def test_damage_says_how_to_read_on(ctl: Ctl, orders: topicd.Client, server: FakeServer) -> None:
