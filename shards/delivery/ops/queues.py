@@ -83,7 +83,7 @@ def _finish_first(call: Call, service: QueueService, rows: memoryview, taker: Wa
     """As an ACK that is answered, and a CLAIM that comes after it."""
     _check_changes(call)
     service.look()
-    held, skipped = service.endings.take(rows, taker.node)
+    held, skipped = service.endings.take(rows, taker.node, holder=False)
     taker.ended = ENDED.pack(len(held), len(skipped)) + _seqs(skipped)
 
     def told(error: TopicdError | None) -> None:

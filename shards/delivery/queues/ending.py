@@ -63,15 +63,17 @@ class Endings:
         self.ended = ended  # so many were done: when it is stored
         self.under_way = 0
 
-    def take(self, rows: memoryview, node: bytes) -> tuple[list[int], list[int]]:
-        """Of these LEASED rows: (seqs that are held under their number, or by this node; the others)."""
+    def take(self, rows: memoryview, node: bytes, *, holder: bool = True) -> tuple[list[int], list[int]]:
+        """Of these LEASED rows: (seqs that are held under their number by this node, if one is named; the others).
+        Not holder: the node stands only for rows without a number."""
         leases, jobs = self.jobs.leases, self.jobs
         flat = _words(len(rows) // _WORD).unpack(rows)
         seqs, numbers = flat[0::2], flat[1::2]
         if not node and 0 in numbers:
             raise InvalidRequest("without a node every lease number is needed")
         count = len(seqs)
-        if count > 1 and seqs[-1] - seqs[0] == count - 1 and numbers[-1] - numbers[0] == count - 1:
+        named = bool(node) and holder
+        if count > 1 and not named and seqs[-1] - seqs[0] == count - 1 and numbers[-1] - numbers[0] == count - 1:
             first, number = seqs[0], numbers[0]
             together = seqs == tuple(range(first, first + count)) and numbers == tuple(range(number, number + count))
             if together and jobs.begin_end_whole(first, first + count - 1, number):
@@ -79,7 +81,7 @@ class Endings:
         found: list[int] = []
         skipped: list[int] = []
         for seq, number in zip(seqs, numbers, strict=True):
-            if leases.is_held(seq, number, node):
+            if leases.is_held(seq, number, node if named or not number else b""):
                 jobs.begin_end(seq)
                 found.append(seq)
             else:

@@ -88,11 +88,11 @@ class Leases:
         return grant
 
     def is_held(self, seq: int, number: int, node: bytes) -> bool:
-        """By the one who names this number; with 0, by this node."""
+        """Under this number, unless it is 0, and by this node, unless it is empty."""
         grant = self._held.get(seq)
         if grant is None:
             return False
-        return grant.base + seq - grant.first == number if number else grant.node == node
+        return (not number or grant.base + seq - grant.first == number) and (not node or grant.node == node)
 
     def end(self, seq: int) -> Grant | None:
         """Nobody holds it any more."""

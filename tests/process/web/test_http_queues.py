@@ -92,6 +92,9 @@ def test_a_stale_lease_and_another_node_are_skipped(web: Web, queue: str) -> Non
     (second,) = claim(web, queue)
     for stale in (first["lease_id"], "lease_0", "lease_" + "f" * 40):
         assert ask(web, queue, "ack", node="w", seqs=[1], lease_ids=[stale]).body["skipped"] == [1]
+    for verb, more in (("ack", {}), ("nack", {}), ("extend", {"lease_ms": 5_000})):
+        stranger = ask(web, queue, verb, node="x", seqs=[1], lease_ids=[second["lease_id"]], **more)
+        assert stranger.body["skipped"] == [1], verb
     assert ask(web, queue, "ack", node="w", seqs=[1], lease_ids=[second["lease_id"]]).body["acked"] == 1
 
 

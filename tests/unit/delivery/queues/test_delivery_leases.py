@@ -28,6 +28,13 @@ def test_extended_in_part_the_rest_expires_alone() -> None:
     assert leases.is_held(2, 2, b"")
 
 
+def test_a_number_does_not_stand_for_another_node() -> None:
+    leases = Leases()
+    leases.give(1, 1, 7, 1_000, b"w", None)
+    assert leases.is_held(1, 7, b"w") and leases.is_held(1, 7, b"") and leases.is_held(1, 0, b"w")
+    assert not leases.is_held(1, 7, b"x") and not leases.is_held(1, 0, b"x") and not leases.is_held(1, 8, b"w")
+
+
 def test_a_holder_knows_how_many_it_holds() -> None:
     leases, holder = Leases(), Holder()
     leases.give(1, 3, 1, 1_000, b"w", holder)
