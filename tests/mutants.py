@@ -123,13 +123,6 @@ MUTANTS = [
         pytest("tests/unit/delivery/sessions/test_delivery_session.py"),
     ),
     Mutant(
-        "http: an answer that is here is awaited all the same",
-        "topicd/gateway/awake.py",
-        " and not answer.done()",
-        "",
-        pytest("tests/unit/gateway/test_awake.py"),
-    ),
-    Mutant(
         "http: a port of systemd beyond loopback is open to everybody",
         "topicd/supervisor/resources.py",
         "        if given is not None:\n            host",

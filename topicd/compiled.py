@@ -24,7 +24,6 @@ MODULES = (
     "topicd.gateway.api.records",
     "topicd.gateway.api.watch",
     "topicd.gateway.app",
-    "topicd.gateway.awake",
     "topicd.gateway.batches",
     "topicd.gateway.endpoints",
     "topicd.gateway.feeds",

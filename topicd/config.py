@@ -71,7 +71,7 @@ class Settings:
     linger_us: int = _setting(
         "us",
         300,
-        "longest time a shard or the gateway stays awake for what usually comes sooner than it could be woken; 0: none",
+        "longest time a shard stays awake for what usually comes sooner than it could be woken; 0: none",
         low=0,
         high=1_000,
     )

@@ -83,13 +83,11 @@ class Call:
         """As a request under way; Refusal if there are too many."""
         self.service.usage.begin_request(self.key)
         self._counted = True
-        self.service.shards.awake.begin()
 
     def over(self) -> None:
         """It is under way no more: answered, given up, or a stream from now on."""
         if self._counted:
             self._counted = False
-            self.service.shards.awake.end()
             self.service.usage.end_request(self.key)
 
     def events(self, heartbeat_s: float = sse.HEARTBEAT_S) -> sse.EventStream:

@@ -19,7 +19,6 @@ from topicd.config import Settings, loops_back
 from topicd.errors import FormatError, TopicdError
 from topicd.gateway import api
 from topicd.gateway.app import App
-from topicd.gateway.awake import Awake
 from topicd.gateway.endpoints import ENDPOINTS, Routes, Service
 from topicd.gateway.keys import Keys
 from topicd.gateway.shards import Shards
@@ -53,8 +52,7 @@ class Gateway:
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         clock = process.clock
         keys = Keys.load(settings.tokens_file, clock.now_ms, clock.monotonic)
-        awake = Awake(loop, settings.linger_us)
-        shards = Shards(process.run, int(process.info.extras["delivery_shards"]), awake)
+        shards = Shards(process.run, int(process.info.extras["delivery_shards"]))
         self._service = Service(settings, shards, keys, clock, process.info.run)
         listeners = [unixsock.inherited(fd) for fd in process.info.extras["listen_fds"]]
         app = App(self._service, Routes(ENDPOINTS), loopback=all(map(_is_local, listeners)))

@@ -16,7 +16,6 @@ from topicd.client.core.requests import Fetch
 from topicd.client.core.requests import append as keyed_append
 from topicd.client.core.shardmap import SUPERVISOR, ShardMap
 from topicd.errors import ConnectionLost, Throttled, TopicdError, TopicNotFound, WrongShard
-from topicd.gateway.awake import Awake
 from topicd.ipc.protocol import messages
 from topicd.ipc.protocol.codec import Appended, Fetched, Hello, answer_map, packed, parse_ack
 from topicd.ipc.protocol.messages import Op
@@ -31,8 +30,7 @@ _IDS_KEPT = 100_000
 
 
 class Shards:
-    def __init__(self, run: RunDir, count: int, awake: Awake) -> None:
-        self.awake = awake
+    def __init__(self, run: RunDir, count: int) -> None:
         paths = tuple(str(run.delivery_socket(shard)) for shard in range(count))
         self.shared = AioShared(
             ShardMap(run.socket, Hello(SUPERVISOR, paths, {})), tempo=Tempo(), timeout=PATIENCE_S, token=None
@@ -60,9 +58,7 @@ class Shards:
     def append(self, topic: str, frames: bytearray, count: int, *, patient: bool) -> FutureBatch:
         """To a topic that exists; its future fails with TopicNotFound otherwise."""
         timeout = BACKPRESSURE_S if patient else PATIENCE_S
-        batch = self._writes.append(topic, frames, count, impatient=() if patient else (Throttled,), timeout=timeout)
-        self.awake.asked(batch.future)
-        return batch
+        return self._writes.append(topic, frames, count, impatient=() if patient else (Throttled,), timeout=timeout)
 
     def is_synced(self, topic: str) -> bool:
         """Was the topic's class fsync when its id was asked for?"""
@@ -180,9 +176,7 @@ class Shards:
                 shard = self.shard_of(whose) if isinstance(whose, str) else whose()
                 connection = await routes.link_to(shard).connection(left)
                 async with asyncio.timeout(left):
-                    answer = connection.call(op, body, flags)
-                    self.awake.asked(answer)
-                    return await answer
+                    return await connection.call(op, body, flags)
             except TimeoutError:
                 error: TopicdError = ConnectionLost("a shard did not answer in time")
             except TopicdError as exc:

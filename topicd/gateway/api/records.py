@@ -217,12 +217,7 @@ async def diff(call: Call, topic: str, body: Diff) -> Reply:
     idle = not found.records and found.tombstone is None and found.caught_up and not recreated
     if idle and body.wait_ms:
         await call.room(0)
-        awake = call.service.shards.awake
-        awake.end()
-        try:
-            await _wait(call, topic, found, min(body.wait_ms, LONG_POLL_MS_MAX) / 1000)
-        finally:
-            awake.begin()
+        await _wait(call, topic, found, min(body.wait_ms, LONG_POLL_MS_MAX) / 1000)
         await call.room(size)
         topic_id = found.topic_id
         found, recreated = await _read(call, topic, body, topic_id)
