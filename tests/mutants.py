@@ -363,8 +363,15 @@ MUTANTS = [
     Mutant(
         "jobs: any number passes for that of the lease",
         "shards/delivery/queues/leases.py",
-        "        return grant.base + seq - grant.first == number if number else grant.node == node\n",
-        "        return True\n",
+        "(not number or grant.base + seq - grant.first == number) and ",
+        "",
+        pytest("tests/unit/delivery/queues"),
+    ),
+    Mutant(
+        "jobs: a number stands for any node",
+        "shards/delivery/queues/leases.py",
+        " and (not node or grant.node == node)\n",
+        "\n",
         pytest("tests/unit/delivery/queues"),
     ),
     Mutant(

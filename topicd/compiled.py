@@ -16,30 +16,10 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 GROUP = "topicd_compiled"
-# What runs for every append, push, group and request of HTTP: on a machine that was idle before, each line of
-# interpreted code is cold.
+# What runs for every append, push and group: on a machine that was idle before, each line of interpreted code is cold.
+# The gateway gains nothing by it (docs/adr/0005).
 MODULES = (
     "topicd.clock",
-    "topicd.client.aio.shardlink",
-    "topicd.gateway.api.records",
-    "topicd.gateway.api.watch",
-    "topicd.gateway.app",
-    "topicd.gateway.batches",
-    "topicd.gateway.endpoints",
-    "topicd.gateway.feeds",
-    "topicd.gateway.records_json",
-    "topicd.gateway.sessions",
-    "topicd.gateway.shards",
-    "topicd.gateway.sse",
-    "topicd.gateway.tails",
-    "topicd.gateway.usage",
-    "topicd.gateway.web.deadline",
-    "topicd.gateway.web.http1",
-    "topicd.gateway.web.http1_stream",
-    "topicd.gateway.web.http1_text",
-    "topicd.gateway.web.messages",
-    "topicd.gateway.web.slices",
-    "topicd.gateway.web.turns",
     "topicd.ipc.doorbell",
     "topicd.ipc.linger",
     "topicd.ipc.pressure",

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -23,6 +24,7 @@ import httpx
 
 from tests.support.daemon import LIVELY, Daemon, wait_until
 from tests.support.web import Socket, Web
+from topicd.supervisor.restarts import FAST_CRASHES, FAST_WINDOW_S
 
 ENVIRON = {"TOPICD_HTTP": "true", "TOPICD_HTTP_LISTEN": "127.0.0.1:0"}
 SETTINGS: dict[str, Any] = {**LIVELY, "wal_shards": 2, "delivery_shards": 2}
@@ -160,6 +162,7 @@ class Storm:
         self.writers = [Writer(daemon, topic, "12"[n % 2].replace("1", "1.1")) for n, topic in enumerate(TOPICS)]
         self.readers: list[Reader] = [EventReader(daemon, "1.1"), EventReader(daemon, "2"), SocketReader(daemon)]
         self.gateway_back_s: list[float] = []
+        self._killed: list[tuple[float, str]] = []  # when and whom
 
     def run(self, rounds: int) -> None:
         web = Web(self.daemon)
@@ -168,7 +171,13 @@ class Storm:
         for party in (*self.writers, *self.readers):
             party.start()
         for number in range(rounds):
-            victim = VICTIMS[0] if number % 2 == 0 else self._chance.choice(VICTIMS[1:])
+            wait_until(lambda: bool(self._patient_ones()), "a process that may die again", 2 * FAST_WINDOW_S)
+            may = self._patient_ones()
+            others = [name for name in may if name != VICTIMS[0]]
+            victim = (
+                VICTIMS[0] if VICTIMS[0] in may and (number % 2 == 0 or not others) else self._chance.choice(others)
+            )
+            self._killed.append((time.monotonic(), victim))
             self._kill(victim)
             goal = {writer: writer.acked + 3 for writer in self.writers}
             wait_until(partial(_reached, goal), f"writes to go on after the death of {victim}", PATIENCE_S)
@@ -179,6 +188,11 @@ class Storm:
             reader.end()
         self._check(web)
         web.close()
+
+    def _patient_ones(self) -> list[str]:
+        """Those that did not die so often lately that the supervisor would give up."""
+        lately = Counter(name for at, name in self._killed if time.monotonic() - at < FAST_WINDOW_S + 5)
+        return [name for name in VICTIMS if lately[name] < FAST_CRASHES - 1]
 
     def _kill(self, victim: str) -> None:
         before = self.daemon.pids()
