@@ -133,6 +133,26 @@ def test_deletes_at_the_source_leave_copies_also_after_a_crash(daemon: Daemon, c
     assert [(record.seq, record.data) for record in client.read(dest)] == [(1, b"1"), (2, b"2"), (3, b"3")]
 
 
+def test_evicted_copies_that_are_made_again_are_not_counted_again(tmp_path: Path) -> None:
+    """A snapshot knows the floor, no segment has the copies: all of them are made again, and only five are there."""
+    source, dest = named("capped.a", 0), named("capped.b", 1)
+    often = {"checkpoint_ms": 86_400_000, "snapshot_ms": 100}
+    with Daemon(tmp_path, delivery_shards=SHARDS, wal_shards=1, **often) as daemon, daemon.client() as client:
+        client.configure(dest, cap_records=5)
+        client.routers.create("capped", source, dest)
+        client.publish_many(source, [b"%d" % n for n in range(1, 21)])
+        assert kind(client, "capped") == ("derived", None)
+        wait_until(lambda: client.state(dest).count == 5, "the cap to have done its work")
+        size = client.state(dest).bytes
+        taken = daemon.stats("dlv-01")["snapshots"]
+        client.publish(named("other", 1), b"so that there is something to take")
+        wait_until(lambda: daemon.stats("dlv-01")["snapshots"] > taken, "a snapshot")
+        daemon.kill("dlv-01")
+        state = client.state(dest)
+        assert (state.count, state.bytes, state.evict_floor, state.head_seq) == (5, size, 16, 20)
+        assert [record.seq for record in client.read(dest)] == [16, 17, 18, 19, 20]
+
+
 def test_copies_outlive_their_router_and_their_source(daemon: Daemon, client: Client) -> None:
     source, dest, other = named("end.a", 0), named("end.b", 1), named("end.c", 1)
     client.routers.create("end1", source, dest)
