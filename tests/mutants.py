@@ -85,7 +85,7 @@ MUTANTS = [
         "topicd/gateway/web/http2_outgoing.py",
         "            self.pending[stream.number] = stream\n        if was_full and stream.writable",
         "            self.pending = {stream.number: stream, **self.pending}\n        if was_full and stream.writable",
-        pytest("tests/process/web/test_http_many.py"),
+        pytest("tests/unit/gateway/test_http2_outgoing.py"),
     ),
     Mutant(
         "http2: answers are made whatever waits for the peer already",
