@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(id, ...): which fault classes of docs/faults.md the test covers")
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def given_back() -> Iterator[None]:
     yield
     from tests.support.collecting import give_back

@@ -73,3 +73,11 @@ def test_a_holder_that_stands_still_is_not_waited_for(instance: str) -> None:
     assert not one.take_topic(0, 5)
     os.close(held)  # as its end does
     assert one.take_topic(0, 5)
+
+
+def test_one_that_is_dropped_holds_no_descriptor(instance: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    made = shards(instance, 2)
+    assert len(os.listdir("/proc/self/fd")) > before
+    del made
+    assert len(os.listdir("/proc/self/fd")) == before
