@@ -81,16 +81,26 @@ class BadSector:
             _, op, unique, *_ = _IN.unpack_from(raw)
             if op in {FORGET, BATCH_FORGET}:
                 continue
-            try:
-                body, code = self._answer(op, raw[_IN.size :]), 0
-            except OSError as exc:
-                body, code = b"", -(exc.errno or errno.EIO)
-            try:
-                os.write(self._fuse, _OUT.pack(_OUT.size + len(body), code, unique) + body)
-            except OSError:
+            if self._waits(op):
+                threading.Thread(target=self._reply, args=(op, unique, raw), daemon=True).start()
+            elif not self._reply(op, unique, raw) or op == DESTROY:
                 return
-            if op == DESTROY:
-                return
+
+    def _waits(self, op: int) -> bool:
+        """Does its answer take so long that others must not wait for it?"""
+        return False
+
+    def _reply(self, op: int, unique: int, raw: bytes) -> bool:
+        """False: nobody is there any more."""
+        try:
+            body, code = self._answer(op, raw[_IN.size :]), 0
+        except OSError as exc:
+            body, code = b"", -(exc.errno or errno.EIO)
+        try:
+            os.write(self._fuse, _OUT.pack(_OUT.size + len(body), code, unique) + body)
+        except OSError:
+            return False
+        return True
 
     def _answer(self, op: int, body: bytes) -> bytes:
         match op:
@@ -130,3 +140,25 @@ class BadSector:
             *(1, at.st_size, at.st_blocks, *times, 0, 0, 0, at.st_mode, 1, at.st_uid, at.st_gid, 0, PAGE, 0)
         )
         return struct.pack("<QII", 0, 0, 0) + attr
+
+
+class SilentFile(BadSector):
+    """A file whose disk does not answer those who open or read it, and says no error either, until `answers` is set."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, -1)
+        self.answers = threading.Event()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.answers.set()  # whoever waits in the kernel cannot be killed before
+        super().__exit__(kind, exc, trace)
+
+    def _waits(self, op: int) -> bool:
+        return op in {OPEN, READ} and not self.answers.is_set()
+
+    def _answer(self, op: int, body: bytes) -> bytes:
+        if op in {OPEN, READ}:
+            self.answers.wait()
+        return super()._answer(op, body)
