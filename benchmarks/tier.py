@@ -2,7 +2,7 @@
 
 A topic of JSON log lines (10,000,000; 40,000 with QUICK=1). Ratios from its segments; rate of reading all of it through
 the daemon, plain on the fast disk and packed in the cold directory; single records of packed segments; append and push
-while the cold directory answers and while it does not (a pipe that nobody writes to stands for a silent disk).
+while the cold directory answers and while it does not (a file of a filesystem in user space that answers nobody).
 
 Bars: history 0.5 of plain; single record p50 300 µs, warm; append and push p99 1.1 of the same run.
 """
@@ -18,12 +18,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import topicd
 from benchmarks import procs
 from benchmarks.peers.base import socket_dir, until_up
+from tests.support.badsector import SilentFile
 from topicd.disk.fs import RealFs
 from topicd.errors import TopicdError
 from topicd.paths import DataDir
@@ -132,19 +133,17 @@ def settle(client: topicd.Client) -> None:
         time.sleep(0.2)
 
 
-def silence(cold: Path, run_dir: Path) -> tuple[Path, Path]:
-    """From now on the oldest cold segment cannot be opened, and somebody waits for it."""
-    path = min(cold.glob("topics/*/seg-*.data.z"))
-    kept = path.with_suffix(".kept")
-    path.rename(kept)
-    os.mkfifo(path)
+@contextmanager
+def silence(cold: Path, run_dir: Path) -> Iterator[None]:
+    """The disk does not answer for the oldest cold segment, and somebody waits for it."""
 
     def ask() -> None:
         with suppress(TopicdError), topicd.connect(run_dir, timeout=120) as client:
             client.fetch(TOPIC, 0, limit=1)
 
-    threading.Thread(target=ask, daemon=True).start()
-    return kept, path
+    with SilentFile(min(cold.glob("topics/*/seg-*.data.z"))):
+        threading.Thread(target=ask, daemon=True).start()
+        yield
 
 
 class Bench:
@@ -212,11 +211,8 @@ def latencies(bench: Bench, client: topicd.Client, seconds: float) -> None:
     with bench.client() as fresh:
         live(fresh, seconds / 4)  # warm
         before = live(fresh, seconds)
-        kept, path = silence(bench.cold, bench.run_dir)
-        try:
+        with silence(bench.cold, bench.run_dir):
             after = live(fresh, seconds)
-        finally:
-            kept.rename(path)
     for name, was, now in zip(("append", "push"), before, after, strict=True):
         print(f"{name} p99: {was:.0f} µs, {now:.0f} µs beside a silent cold directory ({now / was:.2f}, bar 1.1)")
 
