@@ -198,8 +198,8 @@ async function config({ shared, name, found }) {
     if (less.length && !(await dialog("Records may go", { action: "Save", danger: {
       lost: `A tighter ${less.join(", ")} holds for stored records too: what lies beyond it is lost for good.`, name } }))) return;
     await post(path("dashboard", "topics", name, "config"), { config: changes });
+    await shared.refresh();  // the form is put anew: what is typed into it before is lost
     toast("saved");
-    shared.refresh();
   }
   return {
     node: card("Configuration", form),
