@@ -178,7 +178,7 @@ def _http_rate(kind: str, what: str, least: float, variants: tuple[str, ...] = (
     return Bar("http", f"HTTP: {what}", ours, least, 1.0, at_least=True, stretch=stretch)
 
 
-PERSIST = ("persist-file", "persist-sqlite")
+PERSIST = ("persist-file", "persist-default", "persist-sqlite")
 QUEUES = ("litequeue", "diskcache", "sqlite-queue")
 ASYNCIO = "asyncio"
 CLAIMED = "claim and ack"

@@ -19,6 +19,7 @@ MODULES = {
     "postgres": ("benchmarks.peers.postgres", "Postgres"),
     "parquet": ("benchmarks.peers.parquet", "Parquet"),
     "persist-file": ("benchmarks.peers.queues", "PersistFile"),
+    "persist-default": ("benchmarks.peers.queues", "PersistDefault"),
     "persist-sqlite": ("benchmarks.peers.queues", "PersistSqlite"),
     "litequeue": ("benchmarks.peers.queues", "Lite"),
     "diskcache": ("benchmarks.peers.queues", "Diskcache"),

@@ -118,6 +118,32 @@ class PersistFile(LibraryPeer):
         return PersistFileQueue(directory)
 
 
+class PersistDefaultQueue(OneByOne):
+    def __init__(self, directory: Path) -> None:
+        from persistqueue import SQLiteQueue
+
+        self._queue: Any = SQLiteQueue(str(directory))
+        self.put, self.get = self._queue.put, self._queue.get
+
+    def close(self) -> None:
+        self._queue.close()
+
+
+class PersistDefault(LibraryPeer):
+    """As its documentation begins with it, no option given: each put and each get is a transaction that is synced."""
+
+    name = "persist-default"
+    package, distribution = "persistqueue", "persist-queue"
+    settings = "SQLiteQueue without options: auto_commit, SQLite's default of synchronous (FULL)"
+
+    def drivers(self, test: str, load: Load) -> Mapping[str, Driver]:
+        # With syncs it is what persist-sqlite is.
+        return {} if load.durable else super().drivers(test, load)
+
+    def queue(self, directory: Path, durable: bool) -> Queue:
+        return PersistDefaultQueue(directory)
+
+
 class PersistSqliteQueue(OneByOne):
     def __init__(self, directory: Path, durable: bool) -> None:
         from persistqueue import SQLiteAckQueue

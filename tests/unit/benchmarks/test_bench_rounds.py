@@ -69,7 +69,7 @@ def test_only_takes_tests_in_any_case_and_refuses_others():
 def test_arguments():
     found = arguments(["--quick", "--only", "A, C", "--peers", "redis"])
     assert (found.quick, found.only, found.peers) == (True, ["A", "C"], ["redis"])
-    queues = ["persist-file", "persist-sqlite", "litequeue", "diskcache", "sqlite-queue"]
+    queues = ["persist-file", "persist-default", "persist-sqlite", "litequeue", "diskcache", "sqlite-queue"]
     assert arguments([]).peers == ["redis", "nats", "sqlite", "beanstalkd", "postgres", "parquet", *queues]
     for wrong in (["--peers", "kafka"], ["--only", "Q"]):
         with pytest.raises(SystemExit):
