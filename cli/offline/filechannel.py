@@ -17,7 +17,7 @@ from topicd.cli.show.human import count, printable, size
 from topicd.cli.show.progress import Bar
 from topicd.cli.show.render import Column, json_bytes
 from topicd.filechannel import Damaged, FileChannel, Gap
-from topicd.filechannel.inspect import Overview, is_channel, overview, walk
+from topicd.filechannel.inspect import Overview, check_offset, is_channel, overview, walk
 from topicd.filechannel.survey import Damage, Segment
 from topicd.words import counted
 
@@ -154,6 +154,8 @@ def dump(app: App, directory: Path, begin: int | None, limit: int | None) -> int
     """Print the messages in DIR with the offset behind each. Exit code 1 when some cannot be read."""
     found = overview(_channel(directory))
     first = found.survey.begin if begin is None else max(begin, found.survey.begin)
+    if begin is not None:
+        check_offset(directory.absolute(), first, found.end)
     damaged = False
     for line in islice(_lines(directory, first, found.end), limit):
         damaged = damaged or "damage" in line
@@ -181,7 +183,8 @@ def _print(app: App, line: dict[str, Any]) -> None:
         app.out.raw(f"{line['offset']:>10}  {printable(line['data'])}\n".encode("utf-8", "replace"))
     else:
         ((kind, span),) = line.items()
-        click.echo(f"{kind}: offsets {span['begin']} to {span['end']} {span.get('reason', '')}".rstrip(), err=True)
+        reason = f": {span['reason']}" if "reason" in span else ""
+        click.echo(f"{kind}: offsets {span['begin']} to {span['end']}{reason}", err=True)
 
 
 @filechannel.verb("verify", online=False, examples="topicctl filechannel verify /var/spool/app")

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -341,3 +341,47 @@ def test_asyncio_keeps_the_order_of_tasks_and_refuses_when_the_spool_is_full(
     with daemon, spooled(daemon, tmp_path / "spool") as client:
         assert client.spool.wait(WAIT_S)
         assert [int(data[:6]) for data in payloads(daemon, "orders")] == list(range(taken))
+
+
+@pytest.mark.parametrize("face", ["blocking", "asyncio"])
+def test_options_of_a_spool_that_are_wrong_or_without_one_are_refused(tmp_path: Path, face: str) -> None:
+    def connect(**options: Any) -> None:
+        if face == "blocking":
+            topicd.connect(tmp_path / "none.sock", **options).close()
+            return
+
+        async def run() -> None:
+            async with topicd.aio.connect(tmp_path / "none.sock", **options):
+                pass
+
+        asyncio.run(run())
+
+    spool = tmp_path / "spool"
+    for wrong in (
+        {"spool": ""},
+        {"spool": 5},
+        {"spool": spool, "spool_bytes": 1},
+        {"spool": spool, "spool_bytes": "1"},
+        {"spool": spool, "spool_durability": "buffered"},
+        {"spool_bytes": 1 << 20},
+        {"spool_durability": "fsync"},
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            connect(**wrong)
+        assert any(name in str(refused.value) for name in (*wrong, "directory"))
+    assert not spool.exists()
+    connect(spool=spool)
+    assert spool.exists()
+
+
+def test_whoever_closes_second_finds_the_spool_closed(tmp_path: Path) -> None:
+    """Also after a close that was cut off."""
+    client = topicd.connect(tmp_path / "none.sock", spool=tmp_path / "spool")
+    client.publish("orders", b"1")
+    client._client.close()  # type: ignore[attr-defined]  # what an interrupted close has done
+    client.close()
+    with topicd.connect(tmp_path / "none.sock", spool=tmp_path / "spool") as again:
+        assert again.spool.pending == 1
+        for wrong in ("x", -1, float("nan")):
+            with pytest.raises(InvalidRequest):
+                again.spool.wait(wrong)  # type: ignore[arg-type]

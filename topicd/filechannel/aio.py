@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from topicd.filechannel import channel as blocking
+from topicd.filechannel.arguments import deadline_of
 from topicd.filechannel.channel import DEFAULT_RECEIVER, Pair, Start
 from topicd.filechannel.codecs import Codec, CodecName
 from topicd.filechannel.errors import ChannelClosed, NotEnough
@@ -139,7 +140,7 @@ class AsyncReceiver(Generic[T]):
         return await self._received(lambda: self._inner.recv_many(limit, 0), limit, timeout)
 
     async def _received(self, take: Callable[[], list[T | Gap]], limit: int, timeout: float | None) -> list[T | Gap]:
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = deadline_of(timeout)
         while True:
             try:
                 return await self._take_in_thread(take, limit) if self._recv_in_thread else take()

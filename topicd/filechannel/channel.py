@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from topicd.disk.fs import Fs
 from topicd.errors import InvalidRequest
+from topicd.filechannel.arguments import at_least_one, directory_of, one_of, yes_or_no
 from topicd.filechannel.chores import Chores
 from topicd.filechannel.codecs import Codec, CodecName, codec_of
 from topicd.filechannel.compressing import candidates, compress
@@ -93,12 +94,10 @@ class FileChannel(Generic[T]):
         """Options: settings.Settings. fs: another filesystem, in tests."""
         self._settings = settings_of(dict(options))
         self._codec: Codec[T] = codec_of(codec)
-        if not os.fspath(directory):
-            raise InvalidRequest("the directory's name is empty; the current one is '.'")
-        self._place = Place(Path(os.path.abspath(directory)), fs)
+        self._place = Place(directory_of(directory), fs)
         self._lock = Lock()
         self._receivers: dict[str, Receiver[T]] = {}
-        self._closed = False
+        self._closed = self._is_forked = False
         self._writer: Writer | None = None
         self._chores: Chores | None = None
         self._open(is_real=fs is None)
@@ -147,10 +146,10 @@ class FileChannel(Generic[T]):
         max_unacked: int = MAX_UNACKED,
     ) -> Receiver[T]:
         """start: where a name begins that was never used. temporary: forgotten when closed, or with its process."""
-        if start not in ("oldest", "newest"):
-            raise InvalidRequest(f"start is {start!r}; it may be oldest or newest")
-        if max_unacked < 1:
-            raise InvalidRequest(f"max_unacked is {max_unacked}; it must be at least 1")
+        one_of("start", start, ("oldest", "newest"))
+        yes_or_no("auto_ack", auto_ack)
+        yes_or_no("temporary", temporary)
+        at_least_one("max_unacked", max_unacked)
         path = offset_path(self._place.directory, name)
         with self._lock, self._guard():
             if name in self._receivers:
@@ -190,12 +189,13 @@ class FileChannel(Generic[T]):
         return look(self._place.fs, self._place.directory, self._place.page.published).begin
 
     def _receiver_closed(self, name: str) -> None:
-        with self._lock:
-            self._receivers.pop(name, None)
+        """The receiver holds its lock, so that it is closed once; its name is free when nothing of it is left."""
         with self._place.guard():
             path = offset_path(self._place.directory, name)
             if self._place.fs.exists(path) and self._is_temporary(path):
                 self._place.fs.unlink(path, missing_ok=True)
+        with self._lock:
+            self._receivers.pop(name, None)
         self._tell_collector()
 
     def _is_temporary(self, path: Path) -> bool:
@@ -324,10 +324,11 @@ class FileChannel(Generic[T]):
         return found
 
     def close(self) -> None:
-        """Sends under way end, then everybody who waits is woken with ChannelClosed. May be called twice."""
+        """Sends under way end, then everybody who waits is woken with ChannelClosed. May be called again, by several
+        threads, and after an interrupt: when it returns, all of it is closed."""
+        if self._is_forked:
+            return
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
             receivers = list(self._receivers.values())
         try:
@@ -370,7 +371,7 @@ class FileChannel(Generic[T]):
 
     def _abandon(self) -> None:
         """In a child of the process that opened it: nothing of it may be used."""
-        self._closed = True
+        self._closed = self._is_forked = True
         if self._writer is not None:
             self._writer.abandon()
         for receiver in self._receivers.values():

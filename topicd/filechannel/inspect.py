@@ -40,6 +40,19 @@ def overview(directory: Path) -> Overview:
     return Overview(survey, end, place.positions(remove=False), place.dropped(), running_writer(directory))
 
 
+def check_offset(directory: Path, offset: int, end: int) -> None:
+    """InvalidRequest for what is no offset between two messages, up to the end."""
+    if offset > end:
+        raise InvalidRequest(f"offset {offset} is behind the end, which is {end}", offset=offset)
+    if offset == end:
+        return
+    reading = Reading(Place(directory), offset)
+    try:
+        reading.check_boundary(end)
+    finally:
+        reading.close()
+
+
 def walk(directory: Path, begin: int, end: int) -> Iterator[tuple[int, bytes] | Damaged | Gap]:
     """Every message from an offset to another, with the offset behind it; what is missing in its place."""
     reading = Reading(Place(directory), begin)

@@ -103,6 +103,8 @@ class SharedFile:
         try:
             # Only ever to this size: a mapping beyond the end of its file would kill its process.
             os.ftruncate(self._fd, PAGE_BYTES)
+            # And not without a block of the disk: a store for which a full disk has none would kill its process, too.
+            os.posix_fallocate(self._fd, 0, PAGE_BYTES)
             self._memory = mmap.mmap(self._fd, PAGE_BYTES)
         except BaseException:
             os.close(self._fd)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 
 from topicd.disk.datadir import make_directory
 from topicd.disk.fs import Fs, RealFs
@@ -30,6 +30,7 @@ class Place:
         self._guard = RLock()
         self._guarded = False  # by this thread, with the lock of the shared file as well
         self.page = Page.private()
+        self._closing = Lock()
 
     def open(self, *, writer: bool) -> None:
         self._make_directory()
@@ -80,11 +81,12 @@ class Place:
                 self.begin_page(found.end, 0)
 
     def close(self) -> None:
-        if self._shared is not None:
-            self._shared.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        with self._closing:
+            if self._shared is not None:
+                self._shared.close()
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     # ---- receivers' positions ----
 

@@ -73,15 +73,32 @@ class Reading:
         return skipped
 
     def check_boundary(self, published: int) -> int:
-        """The offset, if messages before it in its segment lead there; else InvalidRequest."""
-        self._locate(published)
-        segment = self._segment
-        if segment is None:
-            raise InvalidRequest(f"offset {self.offset} is in no segment")
-        data = segment.read_exactly(segment.begin, self.offset - segment.begin)
-        if core.scan_messages(data, 0, len(data), MAX_MESSAGE)[1] != self.offset - segment.begin:
-            raise InvalidRequest(f"offset {self.offset} is not between two messages")
-        return self.offset
+        """The offset, if what lies before it in its segment leads there, message by message and over damage; else
+        InvalidRequest."""
+        wanted = self.offset
+        try:
+            gone = self._locate(published) is not None
+        except Damaged:
+            gone = True
+        if gone:
+            return wanted  # nobody knows better: what is read from there begins with the report
+        if self._segment is None:
+            raise InvalidRequest(f"offset {wanted} is in no segment")
+        self.offset = self._segment.begin
+        ends = [self.offset]
+        while ends[-1] < wanted:
+            try:
+                found = self.more(published)
+            except Damaged as damage:
+                ends.append(damage.end)
+                self.skip()
+                continue
+            if found is None:
+                break
+            ends += [found.end] if isinstance(found, Gap) else found[1]
+        if wanted not in ends:
+            raise InvalidRequest(f"offset {wanted} is not between two messages", offset=wanted)
+        return wanted
 
     def close(self) -> None:
         self._forget()

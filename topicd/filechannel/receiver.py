@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from threading import RLock
 from time import monotonic
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from topicd.errors import InvalidRequest, StorageFailed
+from topicd.errors import StorageFailed
+from topicd.filechannel.arguments import at_least_one, deadline_of, whole
 from topicd.filechannel.errors import ChannelClosed, Damaged, DecodeFailed, NotEnough, NotUnacked, TooManyUnacked
 from topicd.filechannel.layout import Span
 from topicd.filechannel.offsets import OffsetFile
@@ -52,13 +54,13 @@ class Receiver(Generic[T]):
         self._ends: deque[int] = deque()  # offsets behind all that was read and not acknowledged
         self._edges: deque[int] = deque([0])  # where the segments begin that were entered
         self._read_any = False
-        self._closed = False
+        self._closed = self._gone = False
 
     # ---- receiving ----
 
     def recv(self, timeout: float | None = None) -> T | Gap:
         """The next message. timeout in seconds; None waits for ever, 0 does not wait: NotEnough."""
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = deadline_of(timeout)
         while True:
             with self._lock:
                 if self._ready or self._fill():
@@ -71,9 +73,8 @@ class Receiver(Generic[T]):
 
     def recv_many(self, limit: int, timeout: float | None = None) -> list[T | Gap]:
         """At least one, at most limit: those that are there. Waits for the first as recv() does."""
-        if limit < 1:
-            raise InvalidRequest(f"limit is {limit}; it must be at least 1")
-        deadline = None if timeout is None else monotonic() + timeout
+        at_least_one("limit", limit)
+        deadline = deadline_of(timeout)
         while True:
             with self._lock:
                 if self._ready or self._fill():
@@ -115,13 +116,31 @@ class Receiver(Generic[T]):
         count = min(limit, room, len(self._ready))
         if count <= 0:
             raise TooManyUnacked(f"{self._max_unacked} messages are not acknowledged", limit=self._max_unacked)
+        if self._decode is None:
+            return self._take(count)  # type: ignore[return-value]  # without a codec T is bytes
+        found = self._decoded_beginning(count)
+        self._take(len(found))
+        return found
+
+    def _take(self, count: int) -> list[bytes | Gap]:
         items = [self._ready.popleft() for _ in range(count)]
         if self._auto_ack:
             self._ack_handed_out(items)
         self._read_any = True
-        if self._decode is None:
-            return items  # type: ignore[return-value]  # without a codec T is bytes
-        return [self._decoded(item) for item in items]
+        return items
+
+    def _decoded_beginning(self, count: int) -> list[T | Gap]:
+        """Up to the first that the codec refuses: that one is for the next call, so that those before it arrive."""
+        found: list[T | Gap] = []
+        for item in list(islice(self._ready, count)):
+            try:
+                found.append(self._decoded(item))
+            except DecodeFailed:
+                if found:
+                    break
+                self._take(1)
+                raise
+        return found
 
     def _decoded(self, item: bytes | Gap) -> T | Gap:
         if self._decode is None or isinstance(item, Gap):
@@ -182,6 +201,7 @@ class Receiver(Generic[T]):
             if self._closed:
                 raise ChannelClosed(f"receiver {self.name} is closed")
             unacked = len(self._ends) - len(self._ready)
+            whole("count", count)
             if not 0 <= count <= unacked:
                 raise NotUnacked(f"{count} messages are to be acknowledged, {unacked} can be")
             if count:
@@ -242,18 +262,20 @@ class Receiver(Generic[T]):
     def close(self) -> None:
         """The offset stays, and holds what lies behind it; a temporary receiver's goes. Who waits is woken."""
         with self._lock:
-            if self._closed:
+            if self._gone:
                 return
             self._closed = True
             self._reading.close()
             self._position.close()
-        self.wake()
-        self._on_close(self.name)
+            self.wake()
+            self._on_close(self.name)
+            # Last: after an interrupt the next call does the rest.
+            self._gone = True
 
     def abandon(self) -> None:
         """In a child process."""
         self._lock = RLock()
-        self._closed = True
+        self._closed = self._gone = True
 
     def __enter__(self) -> Receiver[T]:
         return self

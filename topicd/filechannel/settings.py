@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, get_args
 
 from topicd.errors import InvalidRequest
+from topicd.filechannel.arguments import at_least, one_of, whole, yes_or_no
 from topicd.limits import KIB, MIB
 
 Durability = Literal["buffered", "os", "fsync"]
@@ -17,6 +18,7 @@ FLUSH_INTERVAL_S = 0.0001
 FLUSH_MIN_S = 0.000001
 MAX_BYTES_MIN = 4 * SEGMENT_MIN
 MAX_UNACKED = 100_000
+OF_BYTES = " of bytes"
 
 
 class Options(TypedDict, total=False):
@@ -41,16 +43,16 @@ class Settings:
     flush_interval: float = FLUSH_INTERVAL_S  # seconds, of buffered
 
     def __post_init__(self) -> None:
-        _one_of("durability", self.durability, get_args(Durability))
-        _one_of("full", self.full, get_args(Full))
-        _yes_or_no("writer", self.writer)
-        _yes_or_no("compress", self.compress)
-        _whole("segment_bytes", self.segment_bytes)
-        _at_least("segment_bytes", self.segment_bytes, SEGMENT_MIN)
-        _at_least("flush_interval", self.flush_interval, FLUSH_MIN_S)
+        one_of("durability", self.durability, get_args(Durability))
+        one_of("full", self.full, get_args(Full))
+        yes_or_no("writer", self.writer)
+        yes_or_no("compress", self.compress)
+        whole("segment_bytes", self.segment_bytes, OF_BYTES)
+        at_least("segment_bytes", self.segment_bytes, SEGMENT_MIN)
+        at_least("flush_interval", self.flush_interval, FLUSH_MIN_S)
         if self.max_bytes is not None:
-            _whole("max_bytes", self.max_bytes)
-            _at_least("max_bytes", self.max_bytes, MAX_BYTES_MIN)
+            whole("max_bytes", self.max_bytes, OF_BYTES)
+            at_least("max_bytes", self.max_bytes, MAX_BYTES_MIN)
         self._refuse_without_effect()
 
     def _refuse_without_effect(self) -> None:
@@ -79,23 +81,3 @@ def settings_of(options: dict[str, Any]) -> Settings:
     if unknown := sorted(options.keys() - known):
         raise InvalidRequest(f"unknown option {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     return Settings(**options)
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InvalidRequest(f"{name} is {value!r}; it may be {', '.join(allowed)}")
-
-
-def _yes_or_no(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InvalidRequest(f"{name} is {value!r}; it must be True or False")
-
-
-def _whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{name} is {value!r}; it must be a whole number of bytes")
-
-
-def _at_least(name: str, value: float, least: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-        raise InvalidRequest(f"{name} is {value!r}; it must be at least {least:g}")

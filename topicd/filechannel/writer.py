@@ -20,6 +20,7 @@ from topicd._native.interface import Buffer
 from topicd.errors import InvalidRequest, RecordTooLarge, TopicdError
 from topicd.filechannel.active import Active, begin_segment, go_on
 from topicd.filechannel.ahead import Ahead
+from topicd.filechannel.arguments import deadline_of, is_buffer
 from topicd.filechannel.collector import Collector
 from topicd.filechannel.errors import ChannelClosed, ChannelFailed, ChannelFull
 from topicd.filechannel.flusher import Flusher
@@ -247,7 +248,7 @@ class Writer:
             raise _no_bytes(*payloads) from None
         except ValueError as error:
             raise RecordTooLarge(str(error.args[-1]), limit=MAX_MESSAGE) from None
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = deadline_of(timeout)
         number = 0
         while True:
             with self._lock:
@@ -448,5 +449,5 @@ class Writer:
 
 
 def _no_bytes(*payloads: object) -> InvalidRequest:
-    wrong = [type(p).__name__ for p in payloads if not isinstance(p, bytes | bytearray | memoryview)]
+    wrong = [type(p).__name__ for p in payloads if not is_buffer(p)]
     return InvalidRequest(f"a message is bytes, not {wrong[0] if wrong else 'this'}")

@@ -109,3 +109,24 @@ def test_a_directory_without_a_channel_is_not_found(tmp_path: Path, verb: str) -
     found = run("filechannel", verb, str(tmp_path))
     assert (found.exit_code, "no file channel" in found.stderr) == (4, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_dump_begins_between_two_messages_only(channel: Path) -> None:
+    end = json.loads(run("filechannel", "info", str(channel), "--json").stdout)["end"]
+    for wrong in (5, end - 1, end + 1):
+        refused = run("filechannel", "dump", str(channel), "--from", str(wrong))
+        assert (refused.exit_code, refused.stdout, str(wrong) in refused.stderr) == (2, "", True)
+    assert run("filechannel", "dump", str(channel), "--from", str(end)).stdout == ""
+    # Behind damage as well, in the same file.
+    path = channel / "segment.0"
+    raw = bytearray(path.read_bytes())
+    raw[HEADER_BYTES + 10] ^= 1
+    path.write_bytes(raw)
+    assert run("filechannel", "dump", str(channel), "--from", "17", "--limit", "1").stdout.split() == [
+        "34",
+        "message",
+        "1",
+    ]
+    damaged = run("filechannel", "dump", str(channel), "--from", "0", "--limit", "1")
+    assert (damaged.exit_code, damaged.stderr) == (1, "damage: offsets 0 to 17: a message fails its checksum\n")
+    assert run("filechannel", "dump", str(channel), "--from", "16").exit_code == 2

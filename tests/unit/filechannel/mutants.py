@@ -149,6 +149,31 @@ MUTANTS = [
         "        behind = next_good(view, at, written)\n",
     ),
     (
+        "filechannel: who closes second returns before everything is closed",
+        f"{HERE}/channel.py",
+        "        with self._lock:\n            self._closed = True\n            receivers",
+        "        if self._closed:\n            return\n"
+        "        with self._lock:\n            self._closed = True\n            receivers",
+    ),
+    (
+        "filechannel: the name of a receiver whose closing was cut off is never free",
+        f"{HERE}/receiver.py",
+        "            if self._gone:\n                return\n",
+        "            if self._closed:\n                return\n",
+    ),
+    (
+        "filechannel: a message that cannot be decoded takes those before it along",
+        f"{HERE}/receiver.py",
+        "                if found:\n                    break\n",
+        "",
+    ),
+    (
+        "filechannel: a page is mapped that a full disk has no block for",
+        f"{HERE}/page.py",
+        "            os.posix_fallocate(self._fd, 0, PAGE_BYTES)\n",
+        "",
+    ),
+    (
         "filechannel: bytes added to a sealed segment hide messages",
         f"{HERE}/reading.py",
         "            if behind >= self.offset:\n",

@@ -287,7 +287,7 @@ def test_what_is_not_text_is_refused_by_its_kind(tmp_path: Path) -> None:
 
 def test_json_that_json_does_not_know_is_refused(tmp_path: Path) -> None:
     with FileChannel(tmp_path, codec="json") as channel:
-        with pytest.raises(ValueError, match="JSON"):
+        with pytest.raises(InvalidRequest, match="JSON"):
             channel.sender().send(float("nan"))
         assert channel.stats().write_offset == 0
 

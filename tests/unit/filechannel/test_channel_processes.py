@@ -4,6 +4,8 @@ and both implementations of the native part on one directory.
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import signal
 import statistics
@@ -17,7 +19,7 @@ import pytest
 from tests.process.procstat import voluntary_switches
 from tests.unit.filechannel.kit import ROOT, SMALL, WAIT_S, child, names, numbered, python, segment_names
 from topicd import _native
-from topicd.filechannel import FileChannel, NotEnough
+from topicd.filechannel import FileChannel, NotEnough, page
 
 READS = """
 import sys, time
@@ -106,6 +108,34 @@ def test_after_a_start_of_the_machine_a_reader_alone_finds_the_end(tmp_path: Pat
         with FileChannel(tmp_path) as channel:
             channel.sender().send(b"more")
             assert receiver.recv(WAIT_S) == b"more"
+
+
+@pytest.mark.parametrize("writer", [True, False])
+def test_a_full_disk_refuses_the_shared_page_and_kills_nobody(
+    tmp_path: Path, writer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store into a page that the disk has no block for would be SIGBUS."""
+
+    def no_room(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    mapped: list[int] = []
+
+    class Mapping(mmap.mmap):
+        def __new__(cls, fd: int, length: int) -> Mapping:
+            if fd >= 0:
+                mapped.append(os.fstat(fd).st_blocks)
+            return super().__new__(cls, fd, length)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", no_room)
+        with pytest.raises(OSError, match="No space left"):
+            FileChannel(tmp_path, writer=writer)
+    (tmp_path / "shared").write_bytes(b"")
+    os.truncate(tmp_path / "shared", 4096)
+    monkeypatch.setattr(page.mmap, "mmap", Mapping)
+    FileChannel(tmp_path, writer=writer).close()
+    assert len(mapped) == 1 and mapped[0] * 512 >= 4096
 
 
 TEMPORARY = """

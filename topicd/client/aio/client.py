@@ -31,6 +31,7 @@ from topicd.client.core.options import (
     STAGE_TTL_S,
     OwnTimeout,
     Timeout,
+    check_no_spool,
     seconds,
 )
 from topicd.client.core.records import Event, Published, Record
@@ -83,6 +84,7 @@ def connect(
 
     async def made() -> AsyncClient:
         if spool is None:
+            check_no_spool(spool_durability, spool_bytes)
             return AsyncClient(await found(), node=node, serializer=serializer)
         from topicd.client.aio.spool import Spooling
         from topicd.client.blocking.client import connect as drain
@@ -90,7 +92,7 @@ def connect(
         label(node, "node")
         named_serializer(serializer)
         spooling = await Spooling.open(
-            os.fspath(spool),
+            spool,
             partial(drain, target, timeout=timeout, token=token, tempo=tempo),
             found,
             durability=spool_durability,

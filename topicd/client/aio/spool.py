@@ -8,6 +8,7 @@ until then.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -69,7 +70,13 @@ class Spooling:
 
     @classmethod
     async def open(
-        cls, directory: str, connect: Connect, find: Find, *, durability: Literal["os", "fsync"], max_bytes: int
+        cls,
+        directory: str | os.PathLike[str],
+        connect: Connect,
+        find: Find,
+        *,
+        durability: Literal["os", "fsync"],
+        max_bytes: int,
     ) -> Spooling:
         drained_by = OnDemand(connect)
         inner = await asyncio.to_thread(
@@ -115,8 +122,6 @@ class Spooling:
 
     async def close(self) -> None:
         """May be called twice."""
-        if self._drained_by.closed:
-            return
         self._inner.stop()
         if self._finding is not None:
             self._finding.cancel()

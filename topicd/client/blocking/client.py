@@ -29,6 +29,7 @@ from topicd.client.core.options import (
     STAGE_TTL_S,
     OwnTimeout,
     Timeout,
+    check_no_spool,
     seconds,
 )
 from topicd.client.core.records import Event, Published, Record
@@ -92,12 +93,13 @@ def connect(
                 on_disconnect=on_disconnect,
                 on_reconnect=on_reconnect,
             ),
-            os.fspath(spool),
+            spool,
             durability=spool_durability,
             max_bytes=spool_bytes,
             node=node,
             serializer=serializer,
         )
+    check_no_spool(spool_durability, spool_bytes)
     tempo = tempo or Tempo()
     target = with_ca_file(target, ca_file)
     token = token or os.environ.get(TOKEN_ENV)
@@ -343,7 +345,7 @@ class SpooledClient(Client):
     def __init__(
         self,
         connect: Callable[[], Client],
-        directory: str,
+        directory: str | os.PathLike[str],
         *,
         durability: Literal["os", "fsync"],
         max_bytes: int,
@@ -412,8 +414,6 @@ class SpooledClient(Client):
 
     def close(self) -> None:
         """What is still in the spool stays there for the next client. May be called twice."""
-        if self._client.closed:
-            return
         self._spool.stop()
         self._client.close()
         self._spool.close()

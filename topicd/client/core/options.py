@@ -16,6 +16,7 @@ MAX_CONNECTIONS = 32  # of the blocking client, to one shard
 TOPIC_IDS_KEPT = 65_536
 COMMIT_HOLD_S = 600.0  # so long room is held for a commit after its last batch
 STAGE_TTL_S = 86_400.0  # after which what was staged and not committed expires
+SPOOL_DURABILITIES = ("os", "fsync")
 SPOOL_BYTES = 1 << 30  # what may wait for the daemon before publishing is refused
 BULK_WINDOW = 8  # batches of one long list that are under way at once
 PIPELINE_MAX = 512  # records of a pipeline that are under way at once
@@ -54,3 +55,13 @@ class Shared:
         self.token = token
         self.events = events or Events(tempo.monotonic)
         self.closed = False
+
+
+def check_no_spool(durability: str, max_bytes: int) -> None:
+    """Of a client without one: what would be passed over is refused."""
+    for name, given, default in (
+        ("spool_durability", durability, SPOOL_DURABILITIES[0]),
+        ("spool_bytes", max_bytes, SPOOL_BYTES),
+    ):
+        if given != default:
+            raise InvalidRequest(f"{name} says nothing without a spool: connect(spool=DIR)")

@@ -61,7 +61,8 @@ class Redriving:
     """All requests that a redrive or a discard takes, one after the other."""
 
     def __init__(self, dead_letters: str, queue: str, seqs: Sequence[int] | None, *, discard: bool) -> None:
-        check_list(seqs, "seqs")
+        if seqs is not None:
+            check_list(seqs, "seqs")
         self.total = Redriven(0, 0, [])
         self._dead_letters = dead_letters
         self._queue = queue

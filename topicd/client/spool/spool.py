@@ -7,6 +7,7 @@ One process uses a spool at a time. A message is one publish: its topic, the num
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -17,12 +18,15 @@ import msgpack
 
 from topicd.client.blocking.operations import Operations
 from topicd.client.core.encode import Encoded, join_batches
+from topicd.client.core.options import SPOOL_DURABILITIES
 from topicd.client.spool.draining import WINDOW_TOPICS, Drain
 from topicd.errors import InvalidRequest, TopicdError
 from topicd.filechannel import ChannelClosed, FileChannel
+from topicd.filechannel.arguments import at_least, deadline_of, one_of, whole
 from topicd.filechannel.inspect import walk
 from topicd.filechannel.layout import MESSAGE_HEAD
 from topicd.filechannel.page import SPACE_AT
+from topicd.filechannel.settings import MAX_BYTES_MIN, OF_BYTES
 from topicd.ipc.protocol.retry import Backoff
 from topicd.limits import MIB
 
@@ -45,12 +49,15 @@ class Publish(NamedTuple):
 class Spool:
     def __init__(
         self,
-        directory: str,
+        directory: str | os.PathLike[str],
         connect: Callable[[], Operations],
         *,
         durability: Literal["os", "fsync"],
         max_bytes: int,
     ) -> None:
+        one_of("spool_durability", durability, SPOOL_DURABILITIES)
+        whole("spool_bytes", max_bytes, OF_BYTES)
+        at_least("spool_bytes", max_bytes, MAX_BYTES_MIN)
         self._connect = connect
         self._channel = FileChannel(directory, durability=durability, max_bytes=max_bytes, full="refuse")
         try:
@@ -98,7 +105,7 @@ class Spool:
     def wait(self, timeout: float | None = None) -> bool:
         """Until everything published before has been stored. False: not in that time."""
         page, target = self._channel.page, self._channel.stats().write_offset
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = deadline_of(timeout)
         while True:
             seen = page.count(SPACE_AT)
             if self._receiver.offset >= target:
@@ -123,7 +130,7 @@ class Spool:
         self._again.set()
 
     def close(self) -> None:
-        """What waits stays in the directory and is sent by the next client that uses it."""
+        """What waits stays in the directory and is sent by the next client that uses it. May be called twice."""
         self.stop()
         self._channel.close()
         self._thread.join()
