@@ -14,6 +14,7 @@ import pytest
 import topicd
 from tests.support.daemon import Daemon
 from tests.support.ports import free_ports
+from topicd.channel import channel_hash
 from topicd.errors import Forbidden
 from topicd.tokens import EVERYTHING, new_token
 
@@ -129,6 +130,46 @@ def test_watching_goes_on_where_it_was(web: Web) -> None:
     assert web.open("GET", "/v0/channels/tv/watch?as=ann").status == 404
 
 
+def test_every_refusal_has_its_name(web: Web) -> None:
+    web("POST", "/full/join?as=ann")
+    web("PUT", "/full/config", {"persist": True, "max_persist_messages": 1})
+    web("PUT", "/full/type", {"type": "fifo"})
+    web("POST", "/full/push", {"data": 1})
+    status, refused = web("POST", "/full/push", {"data": 2})
+    assert (status, refused["error"]["code"]) == (422, "queue_full")
+    (web.daemon.data.channels / channel_hash("full") / "cursor.bin").unlink()
+    web.daemon.restart()
+    for method, path, body in (("POST", "/full/push", {"data": 2}), ("POST", "/full/pop", None)):
+        status, refused = web(method, path, body)
+        assert (status, refused["error"]["code"]) == (409, "needs_recovery")
+    assert web("POST", "/full/clear")[0] == 200
+    assert web("POST", "/full/push", {"data": 2})[0] == 201
+    web.daemon.restart(max_channels_per_user=1)
+    status, refused = web("POST", "/another/join?as=ann")
+    assert (status, refused["error"]["code"]) == (422, "channel_limit")
+    web.daemon.restart(max_channels_per_user=1_000)
+
+
+def test_a_key_with_prefixes_sees_all_of_its_channels_page_by_page(tmp_path: Path) -> None:
+    secret, digest = new_token()
+    (tmp_path / "tokens.toml").write_text(
+        f'[[token]]\nname = "op"\nsha256 = "{digest}"\nscopes = ["read", "write", "admin"]\nprefixes = ["b/", "d/"]\n'
+    )
+    with Daemon(tmp_path / "d", env=HTTP, delivery_shards=2, tokens_file=tmp_path / "tokens.toml") as daemon:
+        channels = daemon.client().channels
+        for name in (f"{letter}/{n}" for letter in "abcd" for n in range(8)):
+            channels.join(name, user="ann")
+        web, seen, after = Web(daemon, secret), [], ""
+        for _ in range(9):
+            page = web("GET", f"?limit=3&after={quote(after, safe='')}")[1]
+            seen += [row["channel"] for row in page["channels"]]
+            after = page["next"]
+            if after is None:
+                break
+        assert seen == [f"{letter}/{n}" for letter in "bd" for n in range(8)]
+        assert after is None
+
+
 def test_a_key_is_its_subject_and_nobody_else(tmp_path: Path) -> None:
     secrets: dict[str, str] = {}
     text = ""
@@ -147,6 +188,15 @@ def test_a_key_is_its_subject_and_nobody_else(tmp_path: Path) -> None:
         assert nobody("POST", "/lobby/join")[0] == 403
         assert nobody("GET", "")[0] == 403
         assert operator("PUT", "/lobby/config", {"max_clients": 7})[1]["config"]["max_clients"] == 7
+        # An operator looks after channels; it is nobody who could be in one, least of all the user of the gateway.
+        for method, path, body in (
+            ("POST", "/lobby/join", None),
+            ("POST", "/lobby/leave", None),
+            ("POST", "/lobby/publish", {"data": 1}),
+            ("GET", "/lobby/watch", None),
+        ):
+            assert operator(method, path, body)[0] == 403, path
+        assert ann("GET", "/lobby/members")[1]["users"] == ["ann"]
         assert [row["channel"] for row in ann("GET", "")[1]["channels"]] == ["lobby"]
         # The same over the native protocol.
         with topicd.connect(f"tcp://127.0.0.1:{port}", token=secrets["ann"]) as client:

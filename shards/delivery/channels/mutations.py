@@ -142,6 +142,10 @@ class Mutations:
                 raise Conflict("no channel is persistent while channel_auth is off: nobody knows who its members are")
             if state.fifo and not wanted.config.persist:
                 raise Conflict(f"channel {handler!r} is a queue, which is always persistent", channel=handler)
+            if not (wanted.config.persist or wanted.members):
+                # Nobody is in it, and nothing keeps it any more.
+                await self._delete(channel, state, "deleted")
+                return wanted
             if wanted.config.persist != state.config.persist:
                 wanted = await self._change_log(channel, wanted)
             else:

@@ -22,7 +22,10 @@ class ChannelWatch(Watcher):
         self._missed = 0  # events
         subscription.on_close = self._closed
 
-    def open(self, topic: Topic, from_seq: int) -> None:
+    def open(self, topic: Topic, from_seq: int, *, anew: bool) -> None:
+        """anew: whoever watches was told of another log before; how much of that it missed, nobody knows."""
+        if anew:
+            self._subscription.outbox.notice(self._subscription.id, {"event": "channel", "kind": "log"})
         self._channel.attach(self)
         self._subscription.follow(topic, from_seq)
 

@@ -125,16 +125,20 @@ def watch(call: Call, want: WatchChannel) -> None:
     check_room(call, len(connection.subscriptions), "subscriptions")
     subscription = Subscription(shard.pushing, connection, connection.rights, sub_id, want.credit, NO_FILTER, "")
     connection.subscriptions[sub_id] = subscription
-    at = _start(topic, want)
+    at, anew = _start(topic, want)
     log = {"topic": channel_topic(want.channel), "topic_id": topic.id, "from_seq": at}
     call.answer({"topics": [log]})
-    ChannelWatch(channel, user, subscription, events=want.events).open(topic, at)
+    ChannelWatch(channel, user, subscription, events=want.events).open(topic, at, anew=anew)
 
 
-def _start(topic: Topic, want: WatchChannel) -> int:
+def _start(topic: Topic, want: WatchChannel) -> tuple[int, bool]:
+    """Behind which seq, and whether that was said of an earlier log: then all of this one is new."""
     if want.epoch is not None and want.epoch != topic.id:
-        return 0  # the log began anew while nobody looked: all of it is new
-    return topic.seqs.visible if want.from_seq is None else want.from_seq
+        return 0, True
+    if want.from_seq is None:
+        return topic.seqs.visible, False
+    # No message of this log has such a seq: who says it only with a seq saw it in another one.
+    return (0, True) if want.epoch is None and want.from_seq > topic.seqs.head else (want.from_seq, False)
 
 
 @operation(ChannelHistory)

@@ -32,6 +32,7 @@ from topicd.limits import CHANNEL_HISTORY_MAX, KIB, LIST_PAGE_MAX
 
 _BATCH_BYTES = 256 * KIB
 _CHANNEL = "/v0/channels/{channel}"
+_NOBODY = "the key has no subject: nobody knows which user it stands for"
 _WHO = {"as": "on whose behalf, where no keys are needed"}
 
 # Errors that channels have and topics have not, or not in these words.
@@ -84,6 +85,15 @@ class Kind(Struct):
     type: Literal["pubsub", "fifo"]
 
 
+def _member(call: Call, channel: str) -> str | None:
+    """Who asks for what needs somebody. None: whoever the daemon takes this machine's user for, where no keys are
+    needed."""
+    user = _user(call, channel)
+    if user is None and call.service.keys.needed:
+        raise errors.forbidden(_NOBODY)
+    return user
+
+
 def _user(call: Call, channel: str) -> str | None:
     """None: an operator."""
     check_handler(channel)
@@ -93,7 +103,7 @@ def _user(call: Call, channel: str) -> str | None:
         return None if wanted is None else check_user(wanted)
     subject = call.rights.subject
     if subject is None and "admin" not in call.rights.scopes:
-        raise errors.forbidden("the key has no subject: nobody knows which user it stands for")
+        raise errors.forbidden(_NOBODY)
     if wanted is not None and wanted != subject:
         raise errors.forbidden(f"the key may not act as {wanted!r:.100}")
     return subject
@@ -130,14 +140,14 @@ def _told(call: Call, seq: int, ts: int, user: str, data: bytes, channel: str) -
 )
 async def join(call: Call, channel: str) -> Reply:
     """Become a member; the first one makes the channel and owns it."""
-    answer = await _ask(call, channel, messages.JoinChannel(channel=channel, user=_user(call, channel)))
+    answer = await _ask(call, channel, messages.JoinChannel(channel=channel, user=_member(call, channel)))
     return call.answer(answer, 201 if answer["created"] else 200)
 
 
 @endpoint("POST", f"{_CHANNEL}/leave", "write", query=_WHO, answers=_DONE)
 async def leave(call: Call, channel: str) -> Reply:
     """Be a member no more."""
-    return call.answer(await _ask(call, channel, messages.LeaveChannel(channel=channel, user=_user(call, channel))))
+    return call.answer(await _ask(call, channel, messages.LeaveChannel(channel=channel, user=_member(call, channel))))
 
 
 @endpoint(
@@ -180,20 +190,26 @@ async def list_channels(call: Call) -> Reply:
     if call.service.keys.needed and "admin" not in call.rights.scopes:
         wanted = call.rights.subject
         if wanted is None:
-            raise errors.forbidden("the key has no subject: nobody knows which user it stands for")
+            raise errors.forbidden(_NOBODY)
     limit = clamp(call.number("limit", 100), 1, LIST_PAGE_MAX)
-    want = messages.ListChannels(
-        prefix=call.params.get("prefix", "")[:255],
-        after=call.params.get("after", "")[:255],
-        limit=limit,
-        member=None if wanted is None else check_user(wanted),
-    )
+    member = None if wanted is None else check_user(wanted)
+    rows: list[dict[str, Any]] = []
+    after: str | None = call.params.get("after", "")[:255]
+    while after is not None and len(rows) <= limit:
+        found, after = await _page(call, member, after, limit)
+        rows += [row for row in found if not call.rights.prefixes or row["channel"].startswith(call.rights.prefixes)]
+    more = after is not None or len(rows) > limit
+    return call.answer({"channels": rows[:limit], "next": rows[limit - 1]["channel"] if more else None})
+
+
+async def _page(call: Call, member: str | None, after: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
+    """Of all shards, as far as each has told all; and behind which there may be more."""
+    want = messages.ListChannels(prefix=call.params.get("prefix", "")[:255], after=after, limit=limit, member=member)
     pages = await call.service.shards.ask_all(want)
-    rows = list(heapq.merge(*(page["channels"] for page in pages), key=lambda row: row["channel"]))
-    if call.rights.prefixes:
-        rows = [row for row in rows if row["channel"].startswith(call.rights.prefixes)]
-    more = len(rows) > limit or any(page["next"] is not None for page in pages)
-    return call.answer({"channels": rows[:limit], "next": rows[:limit][-1]["channel"] if more and rows else None})
+    ends = [page["next"] for page in pages if page["next"] is not None]
+    end = min(ends) if ends else None
+    rows = heapq.merge(*(page["channels"] for page in pages), key=lambda row: row["channel"])
+    return [row for row in rows if end is None or row["channel"] <= end], end
 
 
 @endpoint("PUT", f"{_CHANNEL}/config", "write", body=Fields, query=_WHO, answers=_CHANGED)
@@ -233,7 +249,7 @@ async def delete(call: Call, channel: str) -> Reply:
 async def publish(call: Call, channel: str, body: Message) -> Reply:
     """Send a message to all members that are connected."""
     want = messages.PublishToChannel(
-        channel=channel, user=_user(call, channel), data=bytes(body.data), key=new_producer_id()
+        channel=channel, user=_member(call, channel), data=bytes(body.data), key=new_producer_id()
     )
     answer = await _ask(call, channel, want)
     return call.answer({"seq": answer["seq"]}, 201)
@@ -315,7 +331,7 @@ async def clear(call: Call, channel: str) -> Reply:
 )
 async def watch(call: Call, channel: str) -> Reply | None:
     """Messages as server-sent events; as long as it is open, the user is connected."""
-    service, user = call.service, _user(call, channel)
+    service, user = call.service, _member(call, channel)
     said = call.head.headers.get(b"last-event-id", b"").decode("latin-1") or call.params.get("from_seq", "")
     start: int | str = int(said) if said.isascii() and said.isdigit() and len(said) < 19 else "latest"
     wanted = wanted_watch(channel, user, start, call.flag("events", False))

@@ -99,6 +99,16 @@ def test_a_persistent_channel_without_members_stays_and_is_owned_by_who_comes_ne
     assert line.ask(Op.CHANNEL_JOIN, channel="lobby", user="bob")["owner"] == "bob"
 
 
+def test_a_channel_without_members_that_is_persistent_no_more_goes(desk: Desk, line: Line) -> None:
+    line.ask(Op.CHANNEL_CONFIG, channel="lobby", config={"persist": True})
+    line.ask(Op.CHANNEL_LEAVE, channel="lobby", user="ann")
+    line.ask(Op.CHANNEL_CONFIG, channel="lobby", config={"persist": False})
+    with pytest.raises(errors.ChannelNotFound):
+        line.ask(Op.CHANNEL_STATE, channel="lobby")
+    assert logs_of(desk) == []
+    assert desk.disk.listdir(desk.parts.place.data.channels) == []
+
+
 def test_type_is_one_way_and_needs_a_persistent_channel(desk: Desk, line: Line) -> None:
     with pytest.raises(errors.Conflict):
         line.ask(Op.CHANNEL_TYPE, channel="lobby", type="fifo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.delivery.desk import Desk, Line
+from topicd.channel import is_channel_log
 from topicd.ipc.protocol.messages import Op
 
 
@@ -63,6 +64,31 @@ def test_a_connection_that_breaks_is_connected_no_more(desk: Desk, line: Line) -
     other.session.connection_lost(None)
     assert line.ask(Op.CHANNEL_STATE, channel="lobby")["connected"] == []
     assert desk.parts.channels.tallies.connected == 0
+
+
+def test_whoever_comes_back_to_another_log_hears_of_it_and_gets_all_of_it(desk: Desk, line: Line) -> None:
+    line.ask(Op.CHANNEL_CONFIG, channel="lobby", config={"persist": True})
+    before = watch(line)
+    (topic,) = (found for found in desk.parts.catalog.by_name.values() if is_channel_log(found.name))
+    for _ in range(3):
+        line.ask(Op.CHANNEL_PUBLISH, channel="lobby", user="ann", data=b"old")
+    line.ask(Op.UNSUBSCRIBE, subscription=before)
+    for persist in (False, True):
+        line.ask(Op.CHANNEL_CONFIG, channel="lobby", config={"persist": persist})
+    line.ask(Op.CHANNEL_PUBLISH, channel="lobby", user="ann", data=b"new")
+    line.take(Op.PUSH)
+    line.take(Op.NOTICE)
+    for more in ({"epoch": topic.id, "from_seq": 1}, {"from_seq": 3}):
+        watch(line, **more)
+        assert [notice.map() for notice in line.take(Op.NOTICE)] == [{"event": "channel", "kind": "log"}]
+        assert [push.datas() for push in line.take(Op.PUSH)] == [[b"new"]]
+
+
+def test_whoever_comes_back_to_the_same_log_hears_nothing_of_it(line: Line) -> None:
+    for _ in range(2):
+        line.ask(Op.CHANNEL_PUBLISH, channel="lobby", user="ann", data=b"x")
+    watch(line, from_seq=2)
+    assert (kinds(line), line.take(Op.PUSH)) == ([], [])
 
 
 def test_what_a_move_leaves_unread_is_told(desk: Desk, line: Line) -> None:
