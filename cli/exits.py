@@ -64,7 +64,7 @@ HINT_OF: dict[type[TopicdError], str] = {
     errors.RouterNotFound: "`topicctl router list` shows all routers",
     errors.RouterCycle: "--allow-cycle permits it",
     errors.ConsumerNotFound: "`topicctl consumer list TOPIC` shows all consumers",
-    errors.ChannelNotFound: "`topicctl channel list` shows all channels",
+    errors.ChannelNotFound: "`topicctl channel join CHANNEL` makes it; `topicctl channel list` shows all",
     errors.ChatNotFound: "`topicctl chat inbox --as USER` shows the chats of a user",
     errors.NotMember: "`topicctl channel join CHANNEL` makes you a member; --as says on whose behalf",
     errors.NeedsRecovery: "`topicctl channel clear CHANNEL` gives up what is in it",

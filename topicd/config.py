@@ -229,6 +229,11 @@ class Settings:
     max_channels_per_user: int = _live(
         "count", 1_000, "channels that one user may be a member of; 0: no limit", low=0, high=NO_LIMIT
     )
+    pin_shards: bool = _setting(
+        "flag",
+        False,
+        "each shard stays on one of the cores that topicd may use, in turn; no gain on two cores",
+    )
     stop_timeout_s: float = _setting(
         "seconds", 10.0, "time for a clean stop before processes are killed", low=0.5, high=3600
     )

@@ -242,7 +242,11 @@ def watch(app: App, channel: str, start: str, limit: int | None, events: bool, u
 @_CHANNEL
 @click.option("--from", "from_seq", type=click.IntRange(min=1), default=1, metavar="SEQ", help="The first to print.")
 @click.option(
-    "--limit", type=click.IntRange(1, CHANNEL_HISTORY_MAX), default=CHANNEL_HISTORY_MAX, metavar="N", help="At most."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=CHANNEL_HISTORY_MAX,
+    metavar="N",
+    help=f"At most; never more than {CHANNEL_HISTORY_MAX}.",
 )
 @_AS
 @pass_app

@@ -19,6 +19,7 @@ from topicd.ipc.pressure import Board
 from topicd.ipc.shardboot import DELIVERY, ShardBoot
 from topicd.ipc.stats import StatsPage
 from topicd.paths import DataDir, RunDir, bells_shm
+from topicd.shards.process import cores
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ def boot(make_clock: Callable[[Settings], Clock]) -> Shard:
             log.warning("pure-Python codec in use: 20 to 50 times slower", extra={"reason": _native.why_pure})
         elif compiled.why_not_used:
             log.warning("modules are not compiled: an append takes longer", extra={"reason": compiled.why_not_used})
+    if settings.pin_shards:
+        cores.pin(info.kind, info.index, ShardBoot.of(info).delivery_shards)
     return Shard(
         info=info,
         channel=process.channel,
