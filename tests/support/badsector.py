@@ -29,6 +29,7 @@ _INIT_OUT = struct.Struct("<IIIIHHIIHHI28x")
 _FATTR_SIZE = 1 << 3
 GETATTR, SETATTR, OPEN, READ, WRITE, STATFS, RELEASE, FSYNC = 3, 4, 14, 15, 16, 17, 18, 20
 FORGET, GETXATTR, LISTXATTR, FLUSH, INIT, DESTROY, BATCH_FORGET, FALLOCATE = 2, 22, 23, 25, 26, 38, 42, 43
+INTERRUPT = 36
 
 
 class NotPermitted(Exception):
@@ -44,13 +45,14 @@ class BadSector:
 
     def __enter__(self) -> BadSector:
         libc = ctypes.CDLL(None, use_errno=True)
-        self._file = os.open(self._path, os.O_RDWR)
+        kind = stat.S_IFMT(self._path.stat().st_mode)
+        self._file = os.open(self._path, os.O_RDONLY if kind == stat.S_IFDIR else os.O_RDWR)
         try:
             self._fuse = os.open("/dev/fuse", os.O_RDWR)
         except OSError as exc:
             os.close(self._file)
             raise NotPermitted(str(exc)) from exc
-        options = f"fd={self._fuse},rootmode={stat.S_IFREG:o},user_id={os.getuid()},group_id={os.getgid()},allow_other"
+        options = f"fd={self._fuse},rootmode={kind:o},user_id={os.getuid()},group_id={os.getgid()},allow_other"
         if libc.mount(b"badsector", bytes(self._path), b"fuse", 0, options.encode()) != 0:
             code = ctypes.get_errno()
             os.close(self._fuse)
@@ -79,7 +81,7 @@ class BadSector:
                     continue
                 return  # unmounted
             _, op, unique, *_ = _IN.unpack_from(raw)
-            if op in {FORGET, BATCH_FORGET}:
+            if op in {FORGET, BATCH_FORGET, INTERRUPT}:
                 continue
             if self._waits(op):
                 threading.Thread(target=self._reply, args=(op, unique, raw), daemon=True).start()
@@ -162,3 +164,17 @@ class SilentFile(BadSector):
         if op in {OPEN, READ}:
             self.answers.wait()
         return super()._answer(op, body)
+
+
+class SilentDirectory(SilentFile):
+    """A whole disk that does not answer: whoever asks for anything in or of that directory waits. With `answers` set
+    they are told EIO; the directory is there again, as it was, when the block ends."""
+
+    def _waits(self, op: int) -> bool:
+        return op not in {INIT, DESTROY} and not self.answers.is_set()
+
+    def _answer(self, op: int, body: bytes) -> bytes:
+        if op in {INIT, DESTROY}:
+            return super()._answer(op, body)
+        self.answers.wait()
+        raise OSError(errno.EIO, "the disk was away")

@@ -31,14 +31,15 @@ from topicd.shards.delivery.place import Place
 from topicd.shards.process.threads import PatientThreads
 from topicd.shards.storage.segment.info import SegmentInfo
 from topicd.shards.storage.segment.names import DATA
-from topicd.shards.storage.segment.packed import PackedFile
+from topicd.shards.storage.segment.packed import PackedFile, dictionary_bytes
 from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reader_cache import share_of_descriptors
 
 _BLOCK = 64 * KIB
 _AHEAD = 2 * MIB
-_FILES = 512  # open at a time; their layouts take 24 bytes a block
+_FILES = 512  # open at a time
 _PART = 8  # of the descriptors, for these files
+_LAYOUTS = 2  # that part of the memory is for what must be known of open files at most
 _WAITING = 64  # loads that wait for a thread
 _CALLERS = 4_096  # requests that wait for loads
 PATIENCE_S = 10.0  # of one request
@@ -106,6 +107,35 @@ def _blocks_of(file: File, start: int, end: int) -> range:
     return range(start // _BLOCK, -(-end // _BLOCK)) if start < end else range(0)
 
 
+class _Layouts:
+    """What open files take in memory: where their blocks lie, and their dictionaries, which several share."""
+
+    def __init__(self) -> None:
+        self._users: dict[int, int] = {}  # files by dictionary
+        self.bytes = 0
+
+    def add(self, file: File) -> None:
+        self._count(file, 1)
+
+    def remove(self, file: File) -> None:
+        self._count(file, -1)
+
+    def _count(self, file: File, sign: int) -> None:
+        if not isinstance(file, PackedFile):
+            return
+        self.bytes += sign * file.layout.held_bytes
+        words = file.layout.dictionary
+        if words is None:
+            return
+        before = self._users.get(id(words), 0)
+        if before + sign:
+            self._users[id(words)] = before + sign
+        else:
+            del self._users[id(words)]
+        if not before or not before + sign:
+            self.bytes += sign * dictionary_bytes(words)
+
+
 class _Load:
     """A stretch of a segment on its way into memory."""
 
@@ -156,7 +186,8 @@ class FramesElsewhere:
         self._held: OrderedDict[Key, _Held] = OrderedDict()
         self._blocks: OrderedDict[tuple[Key, int], bytes | OSError] = OrderedDict()
         self._bad: list[tuple[Key, int]] = []  # of these, those that could not be read
-        self.held_bytes = 0
+        self._layouts = _Layouts()
+        self._block_bytes = 0
         self.callers = 0
         self._numbers = 0
         self.loads = 0
@@ -172,6 +203,10 @@ class FramesElsewhere:
         directory = str(topic_dir)
         for key in [key for key in self._held if key[0] == directory and first_seq in (None, key[1])]:
             self._forget(key)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._block_bytes + self._layouts.bytes
 
     @property
     def stalled_s(self) -> float:
@@ -296,7 +331,9 @@ class FramesElsewhere:
             if held.cold:
                 self.problem = ""
             if self._held.get(held.key) is held:
-                held.file = found.file
+                if held.file is None:
+                    self._layouts.add(found.file)
+                    held.file = found.file
                 self._keep(held, found)
         else:
             self.failures += 1
@@ -310,16 +347,18 @@ class FramesElsewhere:
     def _keep(self, held: _Held, found: _Loaded) -> None:
         for number, block in enumerate(found.blocks, found.first):
             before = self._blocks.pop((held.key, number), b"")
-            self.held_bytes += _size(block) - _size(before)
+            self._block_bytes += _size(block) - _size(before)
             self._blocks[held.key, number] = block
             if isinstance(block, OSError):
                 self._bad.append((held.key, number))
 
     def _shrink(self) -> None:
         """After those who waited have read: what was loaded for one is there when he comes, whatever the bound."""
+        while len(self._held) > 1 and self._layouts.bytes > self._max_bytes // _LAYOUTS:
+            self._forget(next(iter(self._held)))
         while self._blocks and self.held_bytes > self._max_bytes:
             _, block = self._blocks.popitem(last=False)
-            self.held_bytes -= _size(block)
+            self._block_bytes -= _size(block)
         for key in self._bad:
             # Asked for again, it is tried again.
             self._blocks.pop(key, None)
@@ -327,10 +366,12 @@ class FramesElsewhere:
 
     def _forget(self, key: Key) -> None:
         """Its file is closed with its last user: a thread may be reading it."""
-        del self._held[key]
-        numbers = [number for held, number in self._blocks if held == key]
+        held = self._held.pop(key)
+        if held.file is not None:
+            self._layouts.remove(held.file)
+        numbers = [number for owner, number in self._blocks if owner == key]
         for number in numbers:
-            self.held_bytes -= _size(self._blocks.pop((key, number)))
+            self._block_bytes -= _size(self._blocks.pop((key, number)))
 
 
 def _check_cold(fs: Fs, topic_dir: Path) -> None:

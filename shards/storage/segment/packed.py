@@ -25,6 +25,7 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +59,7 @@ _ENTRY = struct.Struct(
 )
 _HEAD_BYTES = _HEAD.size + _CHECKSUM.size
 _INDEX_MAX = 64 * KIB * KIB  # what a damaged head may make us read
+_DICTIONARIES = 32  # those used last, to be found again
 
 
 def zstd() -> Any:
@@ -67,6 +69,17 @@ def zstd() -> Any:
     except ImportError:
         from backports import zstd as found
     return found
+
+
+@lru_cache(_DICTIONARIES)
+def dictionary_of(words: bytes) -> Any:
+    """Neighbouring segments have the same one: it is in memory once."""
+    return zstd().ZstdDict(words)
+
+
+def dictionary_bytes(dictionary: Any) -> int:
+    """What it takes in memory once something was unpacked with it: itself, a copy, tables."""
+    return 2 * len(dictionary.dict_content) + 32 * KIB
 
 
 class Block(NamedTuple):
@@ -84,7 +97,7 @@ class Layout:
     def __init__(self, first_seq: int, data_bytes: int, entries: Sequence[tuple[int, int, int]], words: bytes) -> None:
         self.first_seq = first_seq
         self.data_bytes = data_bytes
-        self.dictionary = zstd().ZstdDict(words) if words else None
+        self.dictionary = dictionary_of(words) if words else None
         self._checksums = array("Q", (checksum for _, _, checksum in entries))
         self._starts = array("Q", accumulate((plain for plain, _, _ in entries), initial=0))
         begin = _HEAD_BYTES + len(entries) * _ENTRY.size + len(words)
@@ -99,7 +112,8 @@ class Layout:
 
     @property
     def held_bytes(self) -> int:
-        return 24 * len(self) + (len(self.dictionary.dict_content) if self.dictionary is not None else 0)
+        """Without the dictionary, which several may share."""
+        return 24 * len(self)
 
     def block(self, number: int) -> Block:
         start, at = self._starts[number], self._ends[number]

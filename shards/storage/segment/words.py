@@ -13,8 +13,9 @@ from topicd.shards.storage.segment.info import SegmentInfo
 from topicd.shards.storage.segment.packed import Packed, zstd
 
 SMALL_RECORD = 1 * KIB
-_DICT_BYTES = 16 * KIB
+DICT_BYTES = (16 * KIB, 64 * KIB)  # the one that packs better is taken
 _SAMPLES = 2_000
+_ENOUGH = 4  # times a dictionary: samples with fewer bytes teach it nothing
 _WORTH = 0.9  # of the size without
 _TRY_AGAIN = 64  # segments: what is written to a topic changes with time
 
@@ -33,28 +34,28 @@ class Words:
         if plain or not info.count or len(frames) // info.count >= SMALL_RECORD:
             self._left -= 1
             return pack(frames, ends, info.first_seq, level, b"")
+        known = [self._words]
         if self._left <= 0:
-            self._words, self._left = train(frames, ends), _TRY_AGAIN
+            known, self._left = [train(frames, ends, size) for size in DICT_BYTES], _TRY_AGAIN
         self._left -= 1
-        without = pack(frames, ends, info.first_seq, level, b"")
-        if not self._words:
-            return without
-        found = pack(frames, ends, info.first_seq, level, self._words)
-        if found.size <= _WORTH * without.size:
-            return found
+        without = best = pack(frames, ends, info.first_seq, level, b"")
         self._words = b""
-        return without
+        for words in filter(None, known):
+            found = pack(frames, ends, info.first_seq, level, words)
+            if found.size <= _WORTH * without.size and found.size < best.size:
+                best, self._words = found, words
+        return best
 
 
-def train(frames: memoryview, ends: Sequence[int]) -> bytes:
-    """Empty: there is too little to learn from."""
+def train(frames: memoryview, ends: Sequence[int], size: int) -> bytes:
+    """So many bytes. Empty: there is too little to learn from."""
     step = max(1, len(ends) // _SAMPLES)
     starts = (0, *ends)
     samples = [bytes(frames[starts[n] : ends[n]]) for n in range(0, len(ends), step) if ends[n] > starts[n]]
-    if sum(map(len, samples)) < 8 * _DICT_BYTES:
+    if sum(map(len, samples)) < _ENOUGH * size:
         return b""
     try:
-        words: bytes = zstd().train_dict(samples, _DICT_BYTES).dict_content
+        words: bytes = zstd().train_dict(samples, size).dict_content
     except (zstd().ZstdError, ValueError):
         return b""
     return words

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,6 +154,44 @@ def test_memory_is_bounded_and_what_moved_is_forgotten() -> None:
         assert it.frames.held_bytes == 0
         with pytest.raises(StillComing):
             one.read(1, 1)
+
+    run(scene)
+
+
+class Opened:
+    """A packed file, as far as its memory goes."""
+
+    def __init__(self, words: object | None) -> None:
+        self.layout = SimpleNamespace(held_bytes=240, dictionary=words)
+
+
+def test_dictionaries_count_once_and_take_half_of_the_memory_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elsewhere, "PackedFile", Opened)
+    monkeypatch.setattr(elsewhere, "dictionary_bytes", lambda words: 100_000)
+    layouts, shared = elsewhere._Layouts(), object()
+    files: list[Any] = [Opened(shared), Opened(shared), Opened(object()), Opened(None)]
+    for file in files:
+        layouts.add(file)
+    assert layouts.bytes == 4 * 240 + 200_000
+    for file in files[1:]:
+        layouts.remove(file)
+    assert layouts.bytes == 240 + 100_000
+    layouts.remove(files[0])
+    assert layouts.bytes == 0 and not layouts._users
+
+
+def test_files_whose_layouts_take_too_much_are_closed() -> None:
+    async def scene() -> None:
+        it = Scene()
+        first, second = it.reader(1), it.reader(13)
+        await it.until_there(lambda: first.read(1, 1))
+        layout = it.frames._layouts.bytes
+        assert 0 < layout < it.frames.held_bytes
+        it.frames._max_bytes = 3 * layout  # one and a half of them
+        await it.until_there(lambda: second.read(13, 13))
+        assert [key[1] for key in it.frames._held] == [13]
+        assert it.frames._layouts.bytes == layout
+        assert await it.until_there(lambda: first.read(1, 1))
 
     run(scene)
 

@@ -54,6 +54,41 @@ MUTANTS = [
         "        while self._uncleared:\n",
         "tests/unit/delivery/storing/test_delivery_tiering.py",
     ),
+    (
+        "words: a dictionary that saves less than a tenth",
+        "shards/storage/segment/words.py",
+        "if found.size <= _WORTH * without.size and found.size < best.size:",
+        "if found.size < best.size:",
+        "tests/unit/storage/segment/test_segment_words.py",
+    ),
+    (
+        "words: a dictionary for large records",
+        "shards/storage/segment/words.py",
+        " or len(frames) // info.count >= SMALL_RECORD:",
+        ":",
+        "tests/unit/storage/segment/test_segment_words.py",
+    ),
+    (
+        "words: none is used, whatever it saves",
+        "shards/storage/segment/words.py",
+        "        for words in filter(None, known):\n",
+        "        for words in filter(None, known[:0]):\n",
+        "tests/unit/storage/segment/test_segment_words.py",
+    ),
+    (
+        "cold reads: a dictionary counts with every file that has it",
+        "shards/delivery/reading/elsewhere.py",
+        "        if not before or not before + sign:\n",
+        "        if True:\n",
+        "tests/unit/delivery/reading/test_delivery_elsewhere.py",
+    ),
+    (
+        "cold reads: dictionaries of open files have no bound",
+        "shards/delivery/reading/elsewhere.py",
+        "while len(self._held) > 1 and self._layouts.bytes > self._max_bytes // _LAYOUTS:",
+        "while False:",
+        "tests/unit/delivery/reading/test_delivery_elsewhere.py",
+    ),
     # ---- compaction ----
     (
         "compaction: what was deleted supersedes",

@@ -12,9 +12,7 @@ import pytest
 from tests.support.fakedisk import FakeDisk
 from topicd.disk.fs import write_beside
 from topicd.disk.loading import load
-from topicd.shards.storage.segment.info import SegmentInfo
 from topicd.shards.storage.segment.packed import BLOCK_BYTES, PackedFile, cuts, open_packed, pack
-from topicd.shards.storage.segment.words import Words
 
 PATH = Path("/topic/seg.data.z")
 
@@ -91,34 +89,6 @@ def test_a_file_that_is_cut_off_is_not_read(size: int) -> None:
     file.truncate(size)
     with pytest.raises(OSError, match=r"cut off|checksum"):
         open_packed(disk, PATH)
-
-
-def test_a_dictionary_is_used_where_it_saves_a_tenth_and_lies_in_the_file() -> None:
-    chance = random.Random(4)
-    phrases = [chance.randbytes(90) for _ in range(150)]
-    small = [b"".join(chance.sample(phrases, 8)) for _ in range(4_000)]
-    ends, at = [], 0
-    for one in small:
-        at += len(one)
-        ends.append(at)
-    data, info = memoryview(b"".join(small)), SegmentInfo(1, len(small), at, 0, 0, 0, True)
-    words = Words()
-    for _ in range(3):
-        words.pack(data, ends, info, 3, pack)
-    # Whatever was chosen reads back.
-    chosen = words.pack(data, ends, info, 3, pack)
-    disk = FakeDisk(directories=[PATH.parent])
-    disk.rename(write_beside(disk, PATH, chosen.parts), PATH)
-    assert bytes(load(open_packed(disk, PATH)).view) == bytes(data)
-    plain = pack(data, ends, 1, 3)
-    assert chosen.size <= plain.size
-
-
-def test_large_records_are_packed_without_one() -> None:
-    data, ends = records([2_000] * 300)
-    words = Words()
-    made = words.pack(memoryview(data), ends, SegmentInfo(1, 300, len(data), 0, 0, 0, True), 3, pack)
-    assert made.dict_bytes == 0
 
 
 def test_json_shrinks() -> None:
