@@ -2,9 +2,9 @@
 
 A topic of JSON log lines (10,000,000; 40,000 with QUICK=1). Ratios from its segments, and of small records of other
 kinds; rate of reading all of it through the daemon, plain on the fast disk and packed in the cold directory; single
-records of packed segments; append and push in turns of 30 s (3 with QUICK=1) while the cold directory answers and while
-it does not (a filesystem in user space that answers nobody, with somebody who asks for history all the time; both in a
-process of their own).
+records of packed segments; append and push while the cold directory answers and while it does not for 30 s (10 with
+QUICK=1): a filesystem in user space that answers nobody, with somebody who asks for history, both in a process of their
+own.
 
 Bars: history 0.5 of plain; single record p50 300 µs, warm; median p99 of append and push 1.1 of the same run.
 """
@@ -21,9 +21,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import topicd
@@ -47,7 +47,9 @@ _AGENTS = ("Mozilla/5.0 (X11; Linux x86_64)", "okhttp/4.12", "python-httpx/0.27"
 LEVEL = 3
 READS = 3  # the best of them counts; one is long enough of
 MANY = 1_000_000  # records
-ROUNDS = 4  # of a turn with the cold directory and one without
+HISTORY = 40_000  # records
+TURN_S = 0.5
+BEGIN = 20  # appends of a turn that do not count: the daemon was idle
 
 
 def lines(count: int) -> Iterator[bytes]:
@@ -159,18 +161,30 @@ def single(client: topicd.Client, seqs: Sequence[int]) -> list[float]:
     return took
 
 
-def live(client: topicd.Client, seconds: float) -> tuple[float, float]:
-    """p99 of an append and of its push, µs."""
-    appended, pushed = [], []
-    with client.watch("live") as watch:
+class Tail:
+    """One append after the other, and its push."""
+
+    def __init__(self, client: topicd.Client) -> None:
+        client.configure("live", hot_retain_segments=0)
+        self._client = client
+        self._watch = client.watch("live")
+        self._turn(1.0)
+
+    def _turn(self, seconds: float) -> tuple[list[float], list[float]]:
+        appended, pushed = list[float](), list[float]()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             began = time.monotonic()
-            client.publish("live", b"x" * 100)
+            self._client.publish("live", b"x" * 100)
             appended.append(time.monotonic() - began)
-            next(watch)
+            next(self._watch)
             pushed.append(time.monotonic() - began)
-    return quantile(appended, 0.99), quantile(pushed, 0.99)
+        return appended[BEGIN:], pushed[BEGIN:]
+
+    def turn(self) -> tuple[float, float]:
+        """p99 of an append and of its push, µs."""
+        appended, pushed = self._turn(TURN_S)
+        return quantile(appended, 0.99), quantile(pushed, 0.99)
 
 
 def settle(client: topicd.Client) -> None:
@@ -213,6 +227,7 @@ def ask(run_dir: Path) -> None:
             with suppress(TopicdError):
                 client.fetch(TOPIC, 0, limit=1)
                 return
+            time.sleep(1)
 
 
 class Bench:
@@ -221,7 +236,7 @@ class Bench:
     def __init__(self, work_dir: Path) -> None:
         self.data = DataDir(work_dir / "data")
         self.cold = work_dir / "cold"
-        self.cold.mkdir(exist_ok=True)
+        self.cold.mkdir(parents=True, exist_ok=True)
         self.run_dir = socket_dir()
         self._log = work_dir / "topicd.log"
         self._argv = [sys.executable, "-m", "topicd", f"--data-dir={work_dir / 'data'}", f"--run-dir={self.run_dir}"]
@@ -265,7 +280,7 @@ def history(client: topicd.Client) -> None:
     print(f"history: plain {plain:,.0f} records/s, cold and packed {packed:,.0f} ({packed / plain:.2f}, bar 0.5)")
 
 
-def latencies(bench: Bench, client: topicd.Client, seconds: float) -> None:
+def latencies(client: topicd.Client) -> None:
     through = client.tier_state(TOPIC)["cold_through_seq"]
     chance = random.Random(3)
     few = [chance.randrange(1, through + 1) for _ in range(200)]
@@ -274,30 +289,42 @@ def latencies(bench: Bench, client: topicd.Client, seconds: float) -> None:
     any_of_all = single(client, [chance.randrange(1, through + 1) for _ in range(1_000)])
     p50, everywhere = quantile(warm, 0.5), quantile(any_of_all, 0.5)
     print(f"single record p50: {p50:.0f} µs warm (bar 300), {everywhere:.0f} µs anywhere", flush=True)
-    # A daemon that has opened none of the cold segments yet.
-    client.close()
-    bench.restart()
-    with bench.client() as fresh:
-        beside_silence(bench, fresh, seconds)
 
 
-def beside_silence(bench: Bench, client: topicd.Client, seconds: float) -> None:
-    """In turns, each first as often as second."""
-    client.configure("live", hot_retain_segments=0)
-    live(client, seconds / 4)  # warm
-    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    for number in range(ROUNDS):
-        for silent in (False, True) if number % 2 == 0 else (True, False):
-            with silence(bench.cold, bench.run_dir) if silent else nullcontext():
-                found[silent].append(live(client, seconds))
+def beside_silence(work_dir: Path, seconds: float) -> None:
+    """Two daemons in turns of half a second; the cold directory of the first is silent all the time, then that of the
+    other. So both kinds of turns have the same share of what else goes on."""
+    twins = [Bench(work_dir / name) for name in ("first", "second")]
+    try:
+        tails = [opened(twin) for twin in twins]
+        found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+        for silent, twin in enumerate(twins):
+            with silence(twin.cold, twin.run_dir):
+                until = time.monotonic() + seconds
+                while time.monotonic() < until:
+                    for number, tail in enumerate(tails):
+                        found[number == silent].append(tail.turn())
+    finally:
+        for twin in twins:
+            twin.stop()
     for at, name in enumerate(("append", "push")):
-        without, beside = ([round(turn[at]) for turn in found[silent]] for silent in (False, True))
-        was, now = median(without), median(beside)
+        was, now = (median(turn[at] for turn in found[silent]) for silent in (False, True))
+        low, high = quantiles([turn[at] for turn in found[False]], n=4)[::2]
         print(
-            f"{name} p99 of turns of {seconds:g} s: {without} µs, {beside} beside a silent cold directory; "
-            f"medians {was:.0f} and {now:.0f} ({now / was:.2f}, bar 1.1)",
+            f"{name} p99, median of {len(found[True])} turns: {was:.0f} µs (half of them {low:.0f} to {high:.0f}), "
+            f"{now:.0f} µs beside a cold directory that is silent for {seconds:g} s ({now / was:.2f}, bar 1.1)",
             flush=True,
         )
+
+
+def opened(bench: Bench) -> Tail:
+    """Some history in the cold directory, and a daemon that has read none of it yet."""
+    with bench.client() as client:
+        fill(client, HISTORY)
+        client.configure(TOPIC, hot_retain_segments=1)
+        settle(client)
+    bench.restart()
+    return Tail(bench.client())
 
 
 def main(work_dir: Path, steps: Sequence[str], records: int, seconds: float) -> int:
@@ -312,13 +339,15 @@ def main(work_dir: Path, steps: Sequence[str], records: int, seconds: float) -> 
             if "history" in steps:
                 history(client)
             if "latencies" in steps:
-                latencies(bench, client, seconds)
+                latencies(client)
     finally:
         bench.stop()
+    if "silence" in steps:
+        beside_silence(work_dir, seconds)
     return 0
 
 
-STEPS = ("fill", "ratios", "history", "latencies")
+STEPS = ("fill", "ratios", "history", "latencies", "silence")
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
@@ -332,4 +361,4 @@ if __name__ == "__main__":
         if given.dir is not None:
             given.dir.mkdir(parents=True, exist_ok=True)
         directory = given.dir or Path(place)
-        sys.exit(main(directory, given.steps.split(","), count, 3.0 if given.quick else 30.0))
+        sys.exit(main(directory, given.steps.split(","), count, 10.0 if given.quick else 30.0))

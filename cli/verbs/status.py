@@ -97,8 +97,13 @@ def row(process: dict[str, Any]) -> list[str]:
 
 
 def notes(status: dict[str, Any]) -> list[str]:
-    """A line for each process that has something to say."""
-    return [f"{process['name']}: {text}" for process in status["processes"] if (text := note(process))]
+    """A line for each process that has something to say, and what it has found damaged."""
+    found = []
+    for process in status["processes"]:
+        if text := note(process):
+            found.append(f"{process['name']}: {text}")
+        found += [f"  {what}" for what in (process.get("stats") or {}).get("damaged") or []]
+    return found
 
 
 def show_pressure(app: App, pressure: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from topicd.cli.show.human import count, size
 from topicd.cli.show.progress import Bar
 from topicd.cli.show.render import Column
 from topicd.cli.topic_names import complete_topics, known_topic
+from topicd.words import counted
 
 if TYPE_CHECKING:
     from topicd.client.blocking.client import Client
@@ -54,14 +55,12 @@ def status(app: App, topic: str | None) -> int:
         names = [topic] if topic else [found.topic for found in client.topics() if found.type == "log"]
         with known_topic(client, topic or ""):
             rows = [client.tier_state(name) for name in names]
-    troubles = sorted({row["trouble"] for row in rows if row["trouble"]})
     if app.json:
         app.out.document(rows[0] if topic else rows)
     else:
         app.out.table(COLUMNS, [_row(row) for row in rows], empty="no topics")
-        for trouble in troubles:
-            app.out.text(app.out.styled(f"trouble: {trouble}", "yellow"))
-    return Exit.FAILED if troubles else Exit.OK
+        _remarks(app, rows)
+    return Exit.FAILED if any(row["trouble"] for row in rows) else Exit.OK
 
 
 @tier.verb("now", examples="topicctl tier now orders")
@@ -99,8 +98,7 @@ def _move(app: App, client: Client, topic: str, no_wait: bool) -> int:
         app.out.document(row)
     else:
         app.out.table(COLUMNS, [_row(row)])
-        if row["trouble"]:
-            app.out.text(app.out.styled(f"trouble: {row['trouble']}", "yellow"))
+        _remarks(app, [row])
     return Exit.FAILED if row["trouble"] and not no_wait else Exit.OK
 
 
@@ -116,6 +114,15 @@ def _watch(look: Callable[[], dict[str, Any]], row: dict[str, Any], head: int) -
             left = row["waiting"]
             troubled = troubled + 1 if row["trouble"] else 0
     return row
+
+
+def _remarks(app: App, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        if row["unmovable"]:
+            left = f"damaged, and left where it is: {counted(row['unmovable'], 'segment')}"
+            app.out.text(app.out.styled(f"{row['topic']}: {left}", "yellow"))
+    for trouble in sorted({row["trouble"] for row in rows if row["trouble"]}):
+        app.out.text(app.out.styled(f"trouble: {trouble}", "yellow"))
 
 
 def _row(row: dict[str, Any]) -> list[str]:

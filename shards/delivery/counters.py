@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_TOLD = 4  # damaged places that status names; fsck names all
+_TOLD_CHARS = 240
+
 
 class Counters:
     def __init__(self) -> None:
@@ -34,3 +37,7 @@ class Counters:
             "loop_lag_ms": self.loop_lag_ms,
             "damage": len(self.damage),
         }
+
+    def told(self) -> list[str]:
+        """The first damaged places, for people; what a page has room for."""
+        return [what[:_TOLD_CHARS] for what in self.damage[:_TOLD]]

@@ -71,6 +71,7 @@ class Figures:
             "topics": len(self._catalog.by_name),
             "sessions": self._connections.clients,
             **self._counters.page(),
+            "damaged": self._counters.told(),
             "delivered": self._reader.delivered,
             **self._load.page(),
             "lagging": len(self._pushing.lagging),

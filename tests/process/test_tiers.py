@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.process.cli_kit import run_ctl
-from tests.support.badsector import NotPermitted, SilentFile
+from tests.support.badsector import NotPermitted, SilentDirectory, SilentFile
 from tests.support.daemon import LIVELY, Daemon, drain_topic, wait_until
 from topicd.client.blocking.client import Client
 from topicd.errors import ColdUnavailable, InvalidRequest, TopicdError
@@ -207,6 +207,36 @@ def a_silent_disk(daemon: Daemon, silent: SilentFile) -> None:
     daemon.stop()  # it holds the file open
 
 
+@pytest.mark.fault("TIR-05")
+def test_a_cold_directory_that_does_not_answer_at_all_keeps_nothing_else_from_its_work(daemon: Daemon) -> None:
+    client = daemon.client()
+    fill(client, "logs", 1, 600)
+    fill(client, "gone", 1, 300)
+    settled(client, "logs", cold_packed=4)
+    settled(client, "gone", cold_packed=1)
+    daemon.stop()
+    try:
+        with SilentDirectory(daemon.root / "cold") as silent:
+            daemon.start().wait_ready()
+            client = daemon.client(timeout=12)
+            with pytest.raises(ColdUnavailable):
+                client.fetch("logs", 0, limit=1)
+            fill(client, "logs", 601, 1_000)  # what is sealed has nowhere to go
+            assert client.fetch("logs", 950, limit=1).records[0].seq == 951
+            assert client.delete("logs", 150).deleted == 149
+            client.delete_topic("gone")
+            client.tier_now("logs")
+            wait_until(lambda: "has not answered" in client.tier_state("logs")["trouble"], "trouble", 20)
+            wait_until(lambda: daemon.stats("dlv-00")["cold_failing"] == 1, "the metric")
+            silent.answers.set()
+    except NotPermitted as exc:
+        pytest.skip(f"mounting a filesystem is not permitted here: {exc}")
+    settled(client, "logs", cold_packed=7)
+    assert read_all(client, "logs") == list(range(150, 1_001))
+    wait_until(lambda: len(cold_files(daemon)) == 7, "what the deleted topic had there is gone", 90)
+    assert client.tier_state("logs")["trouble"] == ""
+
+
 def test_a_cold_directory_is_not_taken_twice_and_a_wrong_one_is_refused(daemon: Daemon) -> None:
     client = daemon.client()
     fill(client, "logs", 1, 600)
@@ -264,6 +294,11 @@ def test_fsck_verify_and_backups_see_all_tiers(daemon: Daemon) -> None:
     with pytest.raises(TopicdError, match=r"cannot be read|checksum"):
         client.fetch("logs", 150, limit=10)
     assert client.fetch("logs", 200, limit=1).records[0].seq == 201
+    wait_until(lambda: daemon.stats("dlv-00")["damage"] == 1, "the count of damaged places")
+    assert f"  topic logs: {path}: records 151.." in run_ctl(daemon, "status", code=1).stdout
+    recalled = run_ctl(daemon, "tier", "recall", "logs").stdout
+    assert "logs: damaged, and left where it is: 1 segment\n" in recalled and "trouble" not in recalled
+    assert client.tier_state("logs")["segments"]["cold_packed"] == 1
 
 
 def test_what_the_cold_directory_has_lost_is_named_and_the_rest_is_backed_up(daemon: Daemon) -> None:

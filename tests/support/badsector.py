@@ -15,6 +15,7 @@ import struct
 import threading
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 PAGE = 4096
 _BUFFER = 1 << 20
@@ -43,7 +44,7 @@ class BadSector:
         self._file = self._fuse = -1
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> BadSector:
+    def __enter__(self) -> Self:
         libc = ctypes.CDLL(None, use_errno=True)
         kind = stat.S_IFMT(self._path.stat().st_mode)
         self._file = os.open(self._path, os.O_RDONLY if kind == stat.S_IFDIR else os.O_RDWR)

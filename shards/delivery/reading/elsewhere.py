@@ -43,6 +43,7 @@ _LAYOUTS = 2  # that part of the memory is for what must be known of open files 
 _WAITING = 64  # loads that wait for a thread
 _CALLERS = 4_096  # requests that wait for loads
 PATIENCE_S = 10.0  # of one request
+_OF_ONE_FILE = {errno.ENOENT, errno.EBADMSG}
 _STALLED_S = 3.0  # a load takes longer: the disk does not answer, and nobody begins to wait for it
 _FAILED_S = 1.0  # a failure is the answer for so long
 _RETRY_MS = 50
@@ -192,7 +193,7 @@ class FramesElsewhere:
         self._numbers = 0
         self.loads = 0
         self.failures = 0
-        self.problem = ""  # why the newest load of a cold segment failed, until one succeeds
+        self.problem = ""  # why the cold disk could not be read, until it is seen to answer
 
     def open(self, topic_dir: Path, info: SegmentInfo) -> File:
         """Nothing is opened before somebody reads."""
@@ -203,6 +204,10 @@ class FramesElsewhere:
         directory = str(topic_dir)
         for key in [key for key in self._held if key[0] == directory and first_seq in (None, key[1])]:
             self._forget(key)
+
+    def found_again(self) -> None:
+        """Somebody has looked: the cold disk is there and answers."""
+        self.problem = ""
 
     @property
     def held_bytes(self) -> int:
@@ -340,7 +345,8 @@ class FramesElsewhere:
             held.failure = error if isinstance(error, OSError) else OSError(errno.EIO, str(error) or repr(error))
             held.failed_at = self._clock.monotonic()
             if held.cold:
-                self.problem = told(held.failure)
+                # One file that is lost or damaged is damage; the disk has answered.
+                self.problem = "" if held.failure.errno in _OF_ONE_FILE else told(held.failure)
         load.wake()
         self._shrink()
 

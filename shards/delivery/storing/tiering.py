@@ -308,7 +308,7 @@ class Tiering:
         if self.cold is not None and str(error.filename).startswith(f"{self.cold.root}/") and not info.lies.cold:
             raise error
         self._give_up(topic, info)
-        message = f"{error.filename}: is missing"
+        message = f"{error.filename}: is missing (seqs {info.first_seq} to {info.last_seq})"
         seqs = {"first_seq": info.first_seq, "last_seq": info.last_seq}
         self._damage.met(topic.name, StorageCorrupt(message, segment=str(error.filename), **seqs))
 
@@ -351,6 +351,7 @@ class Tiering:
         self._look_at = self._clock.monotonic() + _LOOK_S
         if self.cold is not None and (self._place.settings.cold_dir or self._cold_segments):
             await self._in_thread(self.cold.check, self._place.fs)
+            self._elsewhere.found_again()
         await self._forget_deleted()
         await self._list_unswept()
 

@@ -127,15 +127,15 @@ class Layout:
             return range(0)
         return range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, end - 1))
 
-    def unpack(self, block: Block, packed: Buffer) -> bytes:
-        """OSError EBADMSG if these bytes are not that block."""
+    def unpack(self, block: Block, packed: Buffer, path: Path | str | None = None) -> bytes:
+        """OSError EBADMSG if these bytes are not that block. path: where they are from."""
         module = zstd()
         try:
             plain: bytes = module.decompress(packed, zstd_dict=self.dictionary)
         except module.ZstdError as error:
-            raise _bad(f"block {block.number} cannot be unpacked: {error}") from error
+            raise _bad(f"block {block.number} cannot be unpacked: {error}", path) from error
         if len(plain) != block.plain or core.xxh3_64(plain) != block.xxh3:
-            raise _bad(f"block {block.number} fails its checksum")
+            raise _bad(f"block {block.number} fails its checksum", path)
         return plain
 
 
@@ -170,6 +170,7 @@ class PackedFile:
 
     def __init__(self, file: File, path: Path | str) -> None:
         self._file = file
+        self._path = path
         self._latest: tuple[int, bytes] = (-1, b"")
         try:
             self.layout = read_layout(file, path)
@@ -181,7 +182,7 @@ class PackedFile:
         if self._latest[0] != number:
             block = self.layout.block(number)
             packed = self._file.pread(block.packed, block.at)
-            self._latest = (number, self.layout.unpack(block, packed))
+            self._latest = (number, self.layout.unpack(block, packed, self._path))
         return self._latest[1]
 
     def blocks(self, wanted: range) -> list[bytes]:
@@ -191,7 +192,9 @@ class PackedFile:
         blocks = [self.layout.block(number) for number in wanted]
         base = blocks[0].at
         packed = memoryview(self._file.pread(blocks[-1].at + blocks[-1].packed - base, base))
-        return [self.layout.unpack(one, packed[one.at - base : one.at - base + one.packed]) for one in blocks]
+        return [
+            self.layout.unpack(one, packed[one.at - base : one.at - base + one.packed], self._path) for one in blocks
+        ]
 
     def pread(self, size: int, offset: int) -> bytes:
         end = min(offset + size, self.layout.data_bytes)

@@ -17,6 +17,7 @@ from topicd import paths
 from topicd.disk.cold import ColdDir, ColdMissing, recorded
 from topicd.disk.fs import TMP_SUFFIX, File, Fs
 from topicd.disk.loading import Content, load
+from topicd.errors import FormatError
 from topicd.paths import DataDir
 from topicd.shards.storage.segment.info import Lies
 from topicd.shards.storage.segment.names import COLD, CUT, DATA, IDX, PACKED
@@ -49,15 +50,17 @@ class SegmentPlace(NamedTuple):
         return self._open_elsewhere(fs)
 
     def _open_elsewhere(self, fs: Fs) -> File:
+        missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.text(DATA))
         # Twice: frames that come back are in their old place before they leave the new one.
         for path in (self.text(PACKED), None, self.text(DATA)):
             try:
                 if path is None:
                     return self.open_cold(fs, load_pointer(fs, self.file(COLD)))
                 return fs.open(path) if path.endswith(DATA) else open_packed(fs, path)
-            except FileNotFoundError:
-                continue
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.text(DATA))
+            except FileNotFoundError as error:
+                if path is None and error.filename != str(self.file(COLD)):
+                    missing = error  # the one that should be there
+        raise missing
 
     def cold_dir(self, fs: Fs) -> ColdDir:
         cold = recorded(fs, DataDir(Path(self.directory).parent.parent))
@@ -77,6 +80,15 @@ class SegmentPlace(NamedTuple):
         except FileNotFoundError:
             cold.check(fs)
             raise
+
+    def frames(self, fs: Fs, lies: Lies) -> Path:
+        """Where they should be; for people."""
+        if not lies.cold:
+            return self.file(PACKED if lies.packed else DATA)
+        try:
+            return self.cold_file(self.cold_dir(fs), PACKED if lies.packed else DATA)
+        except (OSError, FormatError):
+            return self.file(COLD)
 
     def load(self, fs: Fs, part: str) -> Content:
         """The bytes of a part as they are now."""

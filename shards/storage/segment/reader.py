@@ -379,6 +379,6 @@ class SegmentReader:
         return Throttled(f"{self._path(DATA)}: {error.strerror}", limit=limit, retry_after_ms=_RETRY_MS)
 
     def _corrupt(self, first: int, last: int, what: str) -> StorageCorrupt:
-        path = self._path(DATA)
+        path = resolve(self._dir, self._info.first_seq).frames(self._fs, self._info.lies)
         message = f"{path}: records {first}..{last}: {what}"
         return StorageCorrupt(message, segment=str(path), first_seq=first, last_seq=last)

@@ -163,8 +163,10 @@ def _load(fs: Fs, move: Move) -> memoryview:
     mine = topic_id_of(move.topic_dir)
     strange = any(run.type != APPEND or mine not in (None, run.topic_id) for run in scan.runs)
     if content.bad or len(view) != info.data_bytes or scan.problem or scan.end != len(view) or strange:
-        message = f"{place.file(DATA)}: its frames cannot all be read, they stay where they are"
-        raise StorageCorrupt(message, segment=str(place.file(DATA)), first_seq=info.first_seq, last_seq=info.last_seq)
+        path = place.frames(fs, info.lies)
+        message = f"{path}: its frames cannot all be read, they stay where they are"
+        message += f" (seqs {info.first_seq} to {info.last_seq})"
+        raise StorageCorrupt(message, segment=str(path), first_seq=info.first_seq, last_seq=info.last_seq)
     return view
 
 

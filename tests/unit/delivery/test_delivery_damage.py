@@ -39,3 +39,13 @@ def test_the_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for seq in range(1, 20, 2):
         met.met("orders", corrupt(seq, seq))
     assert len(counters.damage) == 3
+
+
+def test_status_is_told_the_first_places_and_not_more_than_its_page_holds() -> None:
+    counters = Counters()
+    met = DamageLog(counters)
+    for seq in range(1, 60, 2):
+        met.met("orders", corrupt(seq, seq, "/" + "x" * 1_000))
+    told = counters.told()
+    assert counters.page()["damage"] == 30 and told[0].startswith("topic orders: 1..1")
+    assert len(told) < 10 and max(map(len, told)) < 300

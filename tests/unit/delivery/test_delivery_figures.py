@@ -19,6 +19,7 @@ def test_every_key_is_a_metric_and_every_metric_has_its_key(desk: Desk) -> None:
         "top_consumers",
         "top_routers",
         "cold_trouble",
+        "damaged",
         "stopped_queues",
         *saves,
         *appends,

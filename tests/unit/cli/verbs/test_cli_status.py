@@ -26,6 +26,14 @@ def test_status_is_0_when_all_serves_and_1_when_not(ctl: Ctl, server: FakeServer
     assert "3 damaged places, run fsck; 1 checkpoint failure" in done.stdout
 
 
+def test_status_says_which_places_are_damaged(ctl: Ctl, server: FakeServer) -> None:
+    where = "/data/topics/1/seg-1.data: the data file is missing (seqs 801..1000, lost)"
+    answer_status(server, status(processes=[process("supervisor", 1), dlv(0, 100, damage=3, damaged=[where])]))
+    done = ctl("status")
+    assert done.exit_code == 1
+    assert f"dlv-00: 3 damaged places, run fsck\n  {where}\n" in done.stdout
+
+
 def test_status_json_is_what_the_daemon_said(ctl: Ctl, server: FakeServer) -> None:
     answer_status(server, status())
     assert json.loads(ctl("status", "--json").stdout) == {**status(), "queues": []}

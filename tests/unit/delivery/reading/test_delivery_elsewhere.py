@@ -127,8 +127,9 @@ def test_a_missing_disk_is_no_damage_and_a_missing_file_is() -> None:
     async def scene() -> None:
         it = Scene(Lies.COLD)
         it.disk.unlink(resolve(it.topic.dir, 1).cold_file(it.cold, "data"))
-        with pytest.raises(StorageCorrupt, match="No such file"):
+        with pytest.raises(StorageCorrupt, match=r"^/cold/topics/.*: records 1\.\.\d+: .*No such file"):
             await it.until_there(lambda: it.reader(1).read(1, 1))
+        assert it.frames.problem == ""
         it.disk.unlink(it.cold.mark)
         it.disk.unlink(resolve(it.topic.dir, 13).cold_file(it.cold, "data"))
         with pytest.raises(NotNow, match="mounted"):

@@ -55,6 +55,20 @@ MUTANTS = [
         "tests/unit/delivery/storing/test_delivery_tiering.py",
     ),
     (
+        "tiering: a file that is lost is trouble of the whole disk",
+        "shards/delivery/reading/elsewhere.py",
+        'self.problem = "" if held.failure.errno in _OF_ONE_FILE else told(held.failure)',
+        "self.problem = told(held.failure)",
+        "tests/unit/delivery/reading/test_delivery_elsewhere.py",
+    ),
+    (
+        "tiering: a disk that is back is in trouble until somebody reads",
+        "shards/delivery/storing/tiering.py",
+        "            self._elsewhere.found_again()\n",
+        "",
+        "tests/unit/delivery/storing/test_delivery_tiering.py",
+    ),
+    (
         "words: a dictionary that saves less than a tenth",
         "shards/storage/segment/words.py",
         "if found.size <= _WORTH * without.size and found.size < best.size:",

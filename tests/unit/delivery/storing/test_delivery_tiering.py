@@ -11,7 +11,7 @@ import pytest
 from tests.faults.machine import Inline
 from tests.unit.delivery.desk import Desk
 from tests.unit.delivery.kit import ROOT
-from topicd.disk.cold import adopt
+from topicd.disk.cold import ColdDir, adopt
 from topicd.frames import core
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import FETCH
@@ -283,7 +283,33 @@ def test_damaged_frames_stay_and_are_reported_once(tiered: Desk) -> None:
     moved(tiered)
     assert lies(topic) == "hcchh"
     assert len(tiered.parts.counters.damage) == 1
+    assert tiered.parts.counters.damage[0].endswith("(seqs 1 to 8)")
     assert row_of(tiered.parts, topic)["unmovable"] == 1
+
+
+def test_a_file_that_the_cold_directory_has_lost_is_damage_by_its_own_name_and_no_trouble_of_the_disk(
+    tiered: Desk,
+) -> None:
+    topic = filled(tiered)
+    moved(tiered)
+    lost = resolve(tiered.parts.place.topic_dir(topic.id), 1).cold_file(ColdDir("a1", COLD), DATA)
+    tiered.disk.unlink(lost)
+    settle_as(tiered, hot_retain_segments=0)
+    moved(tiered)
+    assert lies(topic) == "chhhh"
+    assert tiered.parts.counters.damage == [f"topic orders: {lost}: is missing (seqs 1 to 8)"]
+    assert tiered.parts.tiering.trouble() == ""
+
+
+def test_a_disk_that_answers_again_is_in_trouble_no_more_though_nobody_reads(tiered: Desk) -> None:
+    filled(tiered)
+    moved(tiered)
+    tiered.parts.elsewhere.problem = "it was away"
+    assert tiered.parts.tiering.trouble() == "it was away"
+    tiered.parts.tiering._look_at = 0.0
+    tiered.parts.tiering.tick()
+    tiered.settle()
+    assert tiered.parts.tiering.trouble() == ""
 
 
 def test_a_backup_holds_everything_where_it_is(tiered: Desk) -> None:
