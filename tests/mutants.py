@@ -356,8 +356,8 @@ MUTANTS = [
     Mutant(
         "jobs: acknowledged before it is stored",
         "shards/delivery/queues/ending.py",
-        "        need = topic.policy.need\n",
-        "        need = Need.PLACED\n",
+        "            need=topic.policy.need,\n",
+        "            need=Need.PLACED,\n",
         sweep("jobs", "crash"),
     ),
     Mutant(
@@ -377,8 +377,8 @@ MUTANTS = [
     Mutant(
         "jobs: answered before the log has it",
         "shards/delivery/queues/ending.py",
-        "        if not topic.policy.logged or not topic.live:\n            applied()\n            return\n",
-        "        applied()\n        return\n",
+        "        if not topic.policy.logged or not topic.live:\n            self._applied()\n            return\n",
+        "        self._applied()\n        return\n",
         pytest("tests/unit/delivery/queues/test_delivery_ending.py"),
     ),
     Mutant(
@@ -391,15 +391,50 @@ MUTANTS = [
     Mutant(
         "jobs: handed out before what is finished first is stored",
         "shards/delivery/ops/queues.py",
-        "        ending.then(told)\n",
-        "        told(None)\n",
+        "        ending.acknowledge(held)\n        ending.then_claim(taker)\n",
+        "        ending.acknowledge(held)\n        service.endings.go_on([taker])\n",
         pytest("tests/unit/delivery/ops/test_delivery_ops_queues.py"),
     ),
     Mutant(
-        "jobs: handed out to a connection that has ended meanwhile",
+        "jobs: handed out before the one that is finished first is stored",
         "shards/delivery/ops/queues.py",
-        "        elif not call.connection.gone:\n",
-        "        else:\n",
+        "        ending.done.append(seq)\n        ending.then_claim(taker)\n",
+        "        ending.done.append(seq)\n        service.endings.go_on([taker])\n",
+        pytest("tests/unit/delivery/ops/test_delivery_ops_queues.py"),
+    ),
+    Mutant(
+        "jobs: those that came back are passed over the short way",
+        "shards/delivery/queues/handing.py",
+        "        if not usual or lane.back or jobs.past or len(jobs.keys):\n",
+        "        if not usual or len(jobs.keys):\n",
+        pytest("tests/unit/delivery/queues/test_delivery_handing.py"),
+    ),
+    Mutant(
+        "jobs: a lease that was given the short way ends when nobody looks",
+        "shards/delivery/queues/service.py",
+        "            if not due or due > deadline + (1 if self.takers else _AT_REST_MS):\n",
+        "            if False:\n",
+        pytest("tests/unit/delivery/queues/test_delivery_burying.py"),
+    ),
+    Mutant(
+        "jobs: a part of what was handed out together counts for all of it",
+        "shards/delivery/queues/states.py",
+        "            elif grant.first == seq and grant.last <= last and grant.size >= 0 and size >= 0:\n",
+        "            elif grant.size >= 0 and size >= 0:\n",
+        pytest("tests/unit/delivery/queues/test_delivery_handing.py"),
+    ),
+    Mutant(
+        "jobs: done in two segments they are marked in one",
+        "shards/delivery/removing/deletion.py",
+        "        if info.first_seq > first or last > info.last_seq or ",
+        "        if ",
+        pytest("tests/unit/delivery/queues/test_delivery_handing.py"),
+    ),
+    Mutant(
+        "jobs: handed out to a connection that has ended meanwhile",
+        "shards/delivery/queues/ending.py",
+        "            elif not taker.outbox.gone:\n",
+        "            else:\n",
         pytest("tests/unit/delivery/ops/test_delivery_ops_queues.py"),
     ),
     Mutant(

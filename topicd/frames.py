@@ -19,7 +19,7 @@ import msgpack
 from topicd._native import core
 from topicd._native.interface import Buffer
 from topicd.errors import ERRORS, FormatError, Internal, TopicdError
-from topicd.limits import FRAME_CHECKSUM, FRAME_HEADER, FRAME_OVERHEAD
+from topicd.limits import FRAME_CHECKSUM, FRAME_HEADER, FRAME_OVERHEAD, KIB
 
 __all__ = [
     "HEADER",
@@ -44,6 +44,10 @@ __all__ = [
     "ts_at",
     "without_data",
 ]
+
+
+_packer = msgpack.Packer()
+_PACKER_KEPT = 64 * KIB
 
 
 class FrameType(IntEnum):
@@ -180,12 +184,21 @@ def control_frame(
     more: bool = False,
 ) -> bytes:
     """A complete frame with its checksum; a dict is packed with msgpack, bytes are taken as they are."""
-    data = body if isinstance(body, bytes) else msgpack.packb(body)
+    data = body if isinstance(body, bytes) else _packed(body)
     flags = (FrameFlag.DURABLE if durable else 0) | (FrameFlag.MORE if more else 0)
     frame_len = FRAME_OVERHEAD - LEN_FIELD + len(data)
     head = HEADER.pack(frame_len, type, flags, topic_id, seq, ts, 0, 0, 0, len(data))
     covered = head[LEN_FIELD:] + data
     return head[:LEN_FIELD] + covered + CHECKSUM.pack(core.xxh3_64(covered))
+
+
+def _packed(body: dict[Any, Any]) -> bytes:
+    """As msgpack.packb, which makes a packer with a buffer of its own each time."""
+    global _packer
+    data: bytes = _packer.pack(body)
+    if len(data) > _PACKER_KEPT:
+        _packer = msgpack.Packer()  # its buffer never shrinks
+    return data
 
 
 def producer_frame(topic_id: int, first_seq: int, ts: int, producer_id: int, batch_no: int, count: int) -> bytes:

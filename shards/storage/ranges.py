@@ -52,6 +52,12 @@ class Ranges:
             self._covered += last - first + 1
             self._packed = None
             return last - first + 1
+        if first == self._lasts[-1] + 1:
+            # Just behind them: what is done in order.
+            self._lasts[-1] = last
+            self._covered += last - first + 1
+            self._packed = None
+            return last - first + 1
         # Neighbours merge: [1..3] and [4..5] become [1..5].
         low = bisect_left(self._lasts, first - 1)
         high = bisect_right(self._firsts, last + 1)

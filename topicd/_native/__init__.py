@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from topicd._native.interface import Commit, Core, Exchange, Guard, KeepOrphans, Look, RunChains, SendEach
+from topicd._native.interface import ClaimNext, Commit, Core, Exchange, Guard, KeepOrphans, Look, RunChains, SendEach
 
 
 def _choose() -> tuple[Core, str]:
@@ -45,9 +45,12 @@ keep_orphans: KeepOrphans | None = getattr(core, "keep_orphans", None)
 send_each: SendEach | None = getattr(core, "send_each", None)
 # A request and its answer in one call; without it they are a send and a receive of Python.
 exchange: Exchange | None = getattr(core, "exchange", None)
+# The same of a claim that finishes a job and takes the next, decoded; without it that is done step by step.
+claim_next: ClaimNext | None = getattr(core, "claim_next", None)
 
 __all__ = [
     "Core",
+    "claim_next",
     "commit",
     "core",
     "exchange",

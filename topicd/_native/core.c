@@ -198,7 +198,7 @@ static PyMethodDef methods[] = {
     METHOD(load), METHOD(store), METHOD(store_fence), METHOD(fence_load), METHOD(ring_write),
     METHOD(xxh3_64), METHOD(encode_batch), METHOD(encode_columns), METHOD(stamp_frames), METHOD(stamp_copies), METHOD(copy_frames), METHOD(scan_frames), METHOD(frame_offsets),
     METHOD(index_entries), METHOD(frame_tags), METHOD(select_frames), METHOD(decode_frames), METHOD(payloads),
-    METHOD(columns), METHOD(take_run), METHOD(run_answers), METHOD(run_chains), METHOD(commit), METHOD(look), METHOD(guard), METHOD(keep_orphans), METHOD(send_each), METHOD(exchange),
+    METHOD(columns), METHOD(take_run), METHOD(run_answers), METHOD(run_chains), METHOD(commit), METHOD(look), METHOD(guard), METHOD(keep_orphans), METHOD(send_each), METHOD(exchange), METHOD(claim_next),
     METHOD(crc32), METHOD(message_head), METHOD(measure_messages), METHOD(encode_messages), METHOD(send_message),
     METHOD(split_messages), METHOD(scan_messages), METHOD(find_message), METHOD(publish), METHOD(signal_count), METHOD(raise_signal),
     METHOD(await_signal), METHOD(reserve), {NULL, NULL, 0, NULL},

@@ -204,6 +204,7 @@ CORE_FUNCTION(core_guard);          /* guard.c */
 CORE_FUNCTION(core_keep_orphans);   /* orphans.c */
 CORE_FUNCTION(core_send_each);      /* fan.c */
 CORE_FUNCTION(core_exchange);       /* exchange.c */
+CORE_FUNCTION(core_claim_next);
 CORE_FUNCTION(core_crc32);          /* messages.c */
 CORE_FUNCTION(core_message_head);
 CORE_FUNCTION(core_measure_messages);

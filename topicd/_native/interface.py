@@ -135,6 +135,14 @@ SendEach: TypeAlias = "Callable[[Buffer, Buffer], list[tuple[int, int]]]"
 # gone. Raises OSError; a BlockingIOError says that nothing came in time.
 Exchange: TypeAlias = "Callable[[int, Buffer, Buffer, int], int]"
 
+# What came to a claim that finished one job: (ready, seq, lease, deadline, deliveries, ts_ms, node, tag, meta as
+# msgpack, data) of the next one
+Next = tuple[int, int, int, int, int, int, bytes | None, bytes | None, bytes | None, bytes]
+# claim_next(descriptor, request, request id, seq, lease, window, timeout in ms or -1): `exchange` of a CLAIM that
+# finishes one job and wants another: a whole message whose request id and LEASED row are filled in here. The job that
+# came; or how many bytes are in the window, if that is no whole answer of this kind.
+ClaimNext: TypeAlias = "Callable[[int, Buffer, int, int, int, Buffer, int], int | Next]"
+
 
 class Core(Protocol):
     """Arguments are positional: the C functions take no keywords, so the twin must not be called with any."""

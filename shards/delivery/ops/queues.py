@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from topicd import limits
 from topicd.errors import Internal, InvalidRequest, Throttled, TopicdError
@@ -34,67 +34,83 @@ from topicd.shards.delivery.ops.records import check_room
 from topicd.shards.delivery.queues import asking, giving_back, schedule, steering
 from topicd.shards.delivery.queues.crons import CRON_DATA_MAX, CRONS_MAX, Cron
 from topicd.shards.delivery.queues.service import QueueService
-from topicd.shards.delivery.queues.takers import Taker, WaitingClaim, WorkStream
+from topicd.shards.delivery.queues.takers import WaitingClaim, WorkStream
 from topicd.shards.delivery.reading.filters import NO_FILTER
 from topicd.shards.delivery.sessions.call import RAW_OPERATIONS, Call, operation
+from topicd.tokens import EVERYTHING
 
 log = logging.getLogger(__name__)
 
 _RIGHTS = ("consume", "write")
+_CLAIM_SIZE: Final = CLAIM.size
+_ROW_SIZE: Final = LEASED.size
+_unpack_claim: Final = CLAIM.unpack_from
+_unpack_row: Final = LEASED.unpack_from
+_ENDED_ONE: Final = ENDED.pack(1, 0)
 
 
 def claim(call: Call, body: memoryview) -> None:
-    if len(body) < CLAIM.size:
-        raise InvalidRequest(f"CLAIM has {len(body)} bytes of body, the fixed fields alone are {CLAIM.size}")
-    topic_id, most, lease_ms, wait_ms, node_len = CLAIM.unpack_from(body)
-    node, rows = bytes(body[CLAIM.size : CLAIM.size + node_len]), body[CLAIM.size + node_len :]
-    if not 0 < node_len <= limits.MAX_NODE or len(node) != node_len or (len(rows) and not call.flags & FLAG_DONE):
+    size = len(body)
+    if size < _CLAIM_SIZE:
+        raise InvalidRequest(f"CLAIM has {size} bytes of body, the fixed fields alone are {_CLAIM_SIZE}")
+    topic_id, most, lease_ms, wait_ms, node_len = _unpack_claim(body)
+    rows_at, finishes = _CLAIM_SIZE + node_len, call.flags & FLAG_DONE != 0
+    rows_size = size - rows_at
+    if not 0 < node_len <= limits.MAX_NODE or rows_size < 0 or (rows_size and not finishes):
         raise InvalidRequest(f"CLAIM names a node of 1 to {limits.MAX_NODE} bytes, this one says {node_len}")
-    if len(rows) % LEASED.size or len(rows) > limits.CLAIM_MAX * LEASED.size:
-        raise InvalidRequest(f"CLAIM finishes at most {limits.CLAIM_MAX} jobs, and has {len(rows)} bytes of them")
+    if rows_size % _ROW_SIZE or rows_size > limits.CLAIM_MAX * _ROW_SIZE:
+        raise InvalidRequest(f"CLAIM finishes at most {limits.CLAIM_MAX} jobs, and has {rows_size} bytes of them")
     if wait_ms > limits.LONG_POLL_MS_MAX:
         raise InvalidRequest(f"wait_ms is at most {limits.LONG_POLL_MS_MAX}, not {wait_ms}")
     service = call.shard.queues.numbered(topic_id)
     connection = call.connection
-    connection.rights.require_any(_RIGHTS, service.topic.name)
+    if connection.rights is not EVERYTHING:
+        connection.rights.require_any(_RIGHTS, service.topic.name)
     if wait_ms or service.topic.config.claim_jitter_ms:
         check_room(call, len(connection.takers), "claims and streams")
     if lease_ms:
         lease_ms = min(max(lease_ms, limits.LEASE_MS_MIN), limits.LEASE_MS_MAX)
-    taker = WaitingClaim(connection, call.request_id, node, min(max(most, 1), limits.CLAIM_MAX), lease_ms)
-    if call.flags & FLAG_DONE:
-        _finish_first(call, service, rows, taker, wait_ms)
+    if most != 1:
+        most = min(max(most, 1), limits.CLAIM_MAX)
+    node = bytes(body[_CLAIM_SIZE:rows_at])
+    taker = WaitingClaim(connection, call.request_id, node, most, lease_ms, wait_ms)
+    taker.among = connection.takers
+    if not finishes:
+        taker.enlist()
+        service.claim(taker, wait_ms)
+    elif rows_size == _ROW_SIZE:
+        _finish_one(call, service, body, rows_at, taker)
     else:
-        _claim(call, service, taker, wait_ms)
+        _finish_first(call, service, body[rows_at:], taker)
 
 
-def _claim(call: Call, service: QueueService, taker: WaitingClaim, wait_ms: int) -> None:
-    takers = call.connection.takers
+def _finish_one(call: Call, service: QueueService, body: memoryview, row_at: int, taker: WaitingClaim) -> None:
+    """`_finish_first` of one job."""
+    _check_changes(call)
+    service.look()
+    seq, number = _unpack_row(body, row_at)
+    if service.endings.take_one(seq, number, taker.node):
+        taker.ended, taker.ended_one = _ENDED_ONE, True
+        ending = service.ending()
+        ending.done.append(seq)
+        ending.then_claim(taker)
+    else:
+        taker.ended = ENDED.pack(0, 1) + _seqs([seq])
+        service.endings.go_on([taker])
 
-    def served(one: Taker) -> None:
-        takers.pop(one.request_id, None)
 
-    takers[taker.request_id] = taker
-    taker.on_served = served
-    service.claim(taker, wait_ms)
-
-
-def _finish_first(call: Call, service: QueueService, rows: memoryview, taker: WaitingClaim, wait_ms: int) -> None:
+def _finish_first(call: Call, service: QueueService, rows: memoryview, taker: WaitingClaim) -> None:
     """As an ACK that is answered, and a CLAIM that comes after it."""
     _check_changes(call)
     service.look()
     held, skipped = service.endings.take(rows, taker.node, holder=False)
     taker.ended = ENDED.pack(len(held), len(skipped)) + _seqs(skipped)
-
-    def told(error: TopicdError | None) -> None:
-        if error is None and not service.topic.live:
-            error = service.topic.gone()
-        if error is not None:
-            taker.not_granted(error)
-        elif not call.connection.gone:
-            _claim(call, service, taker, wait_ms)
-
-    _end(service, held, told)
+    if held:
+        ending = service.ending()
+        ending.acknowledge(held)
+        ending.then_claim(taker)
+    else:
+        service.endings.go_on([taker])
 
 
 def ack(call: Call, body: memoryview) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from topicd._native.interface import Buffer
 from topicd.frames import core, seq_at
 from topicd.limits import KIB
 from topicd.shards.delivery.reading.filters import NO_FILTER
@@ -38,6 +39,10 @@ class _Records:
     def has(self, first: int, count: int) -> bool:
         return self.first <= first and first + count - self.first < len(self.offsets)
 
+    def frame(self, seq: int) -> memoryview:
+        at = seq - self.first
+        return self.data[self.offsets[at] : self.offsets[at + 1]]
+
     def answer(self, first: int, count: int) -> ReadAnswer:
         start, end = self.offsets[first - self.first], self.offsets[first + count - self.first]
         return ReadAnswer(first + count - 1, [self.data[start:end]], count, end - start, count)
@@ -65,6 +70,17 @@ class ReadAhead:
                 return self._read_now(topic, first, count, max_bytes)
         found = held.answer(first, count)
         return found if found.bytes <= max_bytes or count == 1 else held.answer(first, 1)
+
+    def one(self, topic: Topic, seq: int) -> Buffer | None:
+        """The frame of this record, where that takes no looking; None: `fetch` knows every case."""
+        if seq > topic.seqs.stored:
+            found = _of_tail(topic, seq, 1, BYTES)
+            return None if found is None else found.parts[0]
+        held = self._held.get(topic.id)
+        if held is None or self._next.get(topic.id) != seq or not held.has(seq, 1):
+            return None
+        self._next[topic.id] = seq + 1
+        return held.frame(seq)
 
     def _read_now(self, topic: Topic, first: int, count: int, max_bytes: int) -> ReadAnswer:
         return self._reader.fetch(topic, first - 1, count, max_bytes, NO_FILTER)

@@ -16,6 +16,7 @@ from topicd.shards.delivery.agenda import Gathered
 from topicd.shards.delivery.queues.deadlines import Sleeper
 from topicd.shards.delivery.queues.facts import Past, Totals
 from topicd.shards.delivery.queues.jobs import Jobs
+from topicd.shards.delivery.queues.takers import WaitingClaim
 from topicd.shards.delivery.queues.tools import Tools
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
@@ -53,7 +54,15 @@ def pairs(flat: list[int]) -> list[tuple[int, int]]:
 class Endings:
     """Of one queue: the totals as they will be when all that is under way is stored."""
 
-    def __init__(self, tools: Tools, topic: Topic, jobs: Jobs, alarm: Sleeper, ended: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        tools: Tools,
+        topic: Topic,
+        jobs: Jobs,
+        alarm: Sleeper,
+        ended: Callable[[int], None],
+        follow: Callable[[WaitingClaim, int], int],
+    ) -> None:
         self.tools = tools
         self.topic = topic
         self.jobs = jobs
@@ -61,6 +70,7 @@ class Endings:
         self.open: Ending | None = None
         self.alarm = alarm
         self.ended = ended  # so many were done: when it is stored
+        self.follow = follow  # a claim whose jobs are done takes others; the time as of the last one, or -1: the time
         self.under_way = 0
 
     def take(self, rows: memoryview, node: bytes, *, holder: bool = True) -> tuple[list[int], list[int]]:
@@ -88,12 +98,28 @@ class Endings:
                 skipped.append(seq)
         return found, skipped
 
+    def take_one(self, seq: int, number: int, node: bytes) -> bool:
+        """`take` of a single row, where the node stands only for rows without a number."""
+        if not self.jobs.leases.is_held(seq, number, b"" if number else node):
+            return False
+        self.jobs.begin_end(seq)
+        return True
+
     def gather(self) -> Ending:
         """What takes more until the turn ends."""
         if self.open is None:
             self.open = Ending(self)
             self.tools.agenda.gather(self.open)
         return self.open
+
+    def go_on(self, claims: list[WaitingClaim]) -> None:
+        """The jobs that these finished are done; now they take others."""
+        topic, now = self.topic, -1
+        for taker in claims:
+            if not topic.live:
+                taker.not_granted(topic.gone())
+            elif not taker.outbox.gone:
+                now = self.follow(taker, now)
 
     def count(self, *, acked: int = 0, dead: int = 0, failed: int = 0, released: int = 0, expired: int = 0) -> None:
         now = self.totals
@@ -133,6 +159,8 @@ class Ending(Gathered):
         self.dying: list[list[Any]] = []  # [seq, deliveries, first_ms, last_ms, reason]
         self.free: list[int] = []
         self._told: list[Callable[[TopicdError | None], None]] = []
+        self._claims: list[WaitingClaim] = []
+        self._body: dict[str, Any] = {}
 
     def acknowledge(self, seqs: list[int]) -> None:
         self.done += seqs
@@ -147,6 +175,10 @@ class Ending(Gathered):
         """When it is stored, or cannot be."""
         self._told.append(told)
 
+    def then_claim(self, taker: WaitingClaim) -> None:
+        """The same, for one that takes others next."""
+        self._claims.append(taker)
+
     # ---- the end of the turn ----
 
     def close(self) -> None:
@@ -156,7 +188,7 @@ class Ending(Gathered):
         now = tools.clock.now_ms()
         endings.under_way += 1
         endings.count(acked=len(self.done), dead=len(self.buried))
-        body: dict[str, Any] = {"at": now, "totals": list(endings.totals)}
+        body = self._body = {"at": now, "totals": endings.totals.row}
         if self.done:
             body["done"] = flat_ranges(self.done)
             if topic.config.keep_done_ms:
@@ -169,39 +201,45 @@ class Ending(Gathered):
             body["dying"] = self.dying
         if self.free:
             body["free"] = flat_ranges(self.free)
-
-        def applied() -> None:
-            self._applied(body)
-
         if not topic.policy.logged or not topic.live:
-            applied()
+            self._applied()
             return
-        need = topic.policy.need
         tools.log.change(
             topic,
             FrameType.LEASE,
             body,
             seq=topic.seqs.head,
-            need=need,
-            applied=applied,
+            need=topic.policy.need,
+            applied=self._applied,
             refused=self._refused,
             numbered=True,
         )
 
-    def _applied(self, body: dict[str, Any]) -> None:
-        endings = self._endings
+    def _applied(self) -> None:
+        endings, body = self._endings, self._body
         endings.under_way -= 1
         topic, jobs, tools = endings.topic, endings.jobs, endings.tools
-        jobs.replay(FrameType.LEASE, body, int(body["at"]))
-        gone = body.get("done", []) if not body.get("keep") else []
-        gone = [*gone, *body.get("buried", [])]
-        if gone:
-            tools.deletion.apply_seqs(topic, Ranges(pairs(gone)))
+        if self._only_done:
+            jobs.totals = jobs.totals.at_least(body["totals"])
+            for first, last in pairs(body["done"]):
+                tools.deletion.apply_done(topic, first, last, jobs.ended(first, last))
+        else:
+            jobs.replay(FrameType.LEASE, body, int(body["at"]))
+            gone = body.get("done", []) if not body.get("keep") else []
+            gone = [*gone, *body.get("buried", [])]
+            if gone:
+                tools.deletion.apply_seqs(topic, Ranges(pairs(gone)))
         endings.ended(len(self.done))
         for tell in self._told:
             tell(None)
+        endings.go_on(self._claims)
         if topic.followers:
             tools.agenda.moved(topic)
+
+    @property
+    def _only_done(self) -> bool:
+        """The usual case, in which nothing has to be looked for in what the log was told."""
+        return bool(self.done) and not (self.buried or self.back or self.dying or self.free or "keep" in self._body)
 
     def _refused(self, error: TopicdError) -> None:
         endings = self._endings
@@ -214,3 +252,5 @@ class Ending(Gathered):
             endings.tools.deadlines.wake_at(endings.alarm, endings.tools.clock.now_ms() + _AGAIN_MS)
         for tell in self._told:
             tell(error)
+        for taker in self._claims:
+            taker.not_granted(error)

@@ -34,11 +34,27 @@ class Stop(NamedTuple):
     since: int
 
 
-class Totals(NamedTuple):
-    """Since creation."""
+class Totals:
+    """Since creation. Never changed: there is another one when something ends."""
 
-    acked: int = 0
-    dead: int = 0
-    failed: int = 0
-    released: int = 0
-    expired: int = 0
+    __slots__ = ("acked", "dead", "expired", "failed", "released")
+
+    def __init__(self, acked: int = 0, dead: int = 0, failed: int = 0, released: int = 0, expired: int = 0) -> None:
+        self.acked = acked
+        self.dead = dead
+        self.failed = failed
+        self.released = released
+        self.expired = expired
+
+    @property
+    def row(self) -> list[int]:
+        """As the log and snapshots tell of them."""
+        return [self.acked, self.dead, self.failed, self.released, self.expired]
+
+    def at_least(self, row: list[int]) -> Totals:
+        """Each as high as it is in either."""
+        known = self.row
+        return self if row == known else Totals(*[max(a, b) for a, b in zip(known, row, strict=True)])
+
+    def __repr__(self) -> str:
+        return f"Totals{tuple(self.row)}"

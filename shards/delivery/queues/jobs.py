@@ -98,7 +98,7 @@ class Jobs(JobStates):
                 if upcoming.tick is not None:
                     self._ticked(*upcoming.tick)
                 if upcoming.replaces:
-                    self._ended(upcoming.replaces, upcoming.replaces)
+                    self.ended(upcoming.replaces, upcoming.replaces)
                     self.replaced.append(upcoming.replaces)
         if first <= visible and self.opened:
             self.lanes.add_fresh(self.lanes.plain, first, visible)
@@ -120,7 +120,7 @@ class Jobs(JobStates):
         done, at = body["done"], int(body["at"])
         for i in range(0, len(done), 2):
             first, last = int(done[i]), int(done[i + 1])
-            self._ended(first, last)
+            self.ended(first, last)
         keep = body.get("keep")
         for row in _pairs(done) if keep is True else keep or ():  # True: as it was before more was told of them
             self.keep(Kept(at, *row))
@@ -128,7 +128,7 @@ class Jobs(JobStates):
     def _replay_buried(self, body: dict[str, Any]) -> None:
         """In the dead letters."""
         for first, last in _pairs(body["buried"]):
-            self._ended(first, last)
+            self.ended(first, last)
 
     def _replay_gone(self, body: dict[str, Any]) -> None:
         """Done and kept long enough."""
@@ -195,14 +195,7 @@ class Jobs(JobStates):
         self.leases.marked = max(self.leases.marked, int(body["mark"]))
 
     def _replay_totals(self, body: dict[str, Any]) -> None:
-        known, told = self.totals, body["totals"]
-        self.totals = Totals(
-            max(known.acked, told[0]),
-            max(known.dead, told[1]),
-            max(known.failed, told[2]),
-            max(known.released, told[3]),
-            max(known.expired, told[4]),
-        )
+        self.totals = self.totals.at_least(body["totals"])
 
     def _replay_crons(self, body: dict[str, Any]) -> None:
         if "cron" in body:
@@ -237,7 +230,7 @@ class Jobs(JobStates):
             "mark": self.leases.marked,
             "paused": None if self.paused is None else list(self.paused),
             "draining": None if self.draining is None else list(self.draining),
-            "totals": list(self.totals),
+            "totals": self.totals.row,
             "replaced": list(self.replaced),
             "crons": [cron.to_row() for cron in self.crons.values()],
         }

@@ -96,13 +96,14 @@ class Band:
 class Picked:
     """Neighbouring jobs that were taken out."""
 
-    __slots__ = ("back", "first", "lane", "last")
+    __slots__ = ("back", "first", "lane", "last", "size")
 
     def __init__(self, first: int, last: int, lane: Lane, back: bool) -> None:
         self.first = first
         self.last = last
         self.lane = lane
         self.back = back
+        self.size = -1  # bytes of their records, once they were read
 
     @property
     def count(self) -> int:
@@ -249,6 +250,19 @@ class Lanes:
             else:
                 found.append(picked)
         return found
+
+    def take_next(self) -> None:
+        """As `pick` of one, where all that are ready are plain and fresh: the first of them."""
+        lane = self.plain
+        lane.take_fresh(1)
+        band = lane.band
+        band.passed_ms = 0
+        lane.ready -= 1
+        band.ready -= 1
+        self.ready -= 1
+        if not lane.ready:
+            lane.active = False
+            band.turn.popleft()
 
     def _next_band(self, now_ms: int) -> Band | None:
         """The one that has waited too long, else the highest."""

@@ -22,7 +22,7 @@ class Holder:
 
 
 class Grant:
-    __slots__ = ("base", "deadline", "first", "holder", "last", "left", "node", "since")
+    __slots__ = ("base", "deadline", "first", "holder", "last", "left", "node", "since", "size")
 
     def __init__(self, first: int, last: int, base: int, deadline: int, node: bytes, holder: Holder | None) -> None:
         self.first = first
@@ -33,6 +33,7 @@ class Grant:
         self.holder = holder
         self.left = 0  # jobs that it holds yet
         self.since = 0  # when they were handed out; 0: not known
+        self.size = -1  # bytes of all their records; -1: not known
 
     def number(self, seq: int) -> int:
         return self.base + seq - self.first

@@ -31,7 +31,7 @@ class QueueService(Follower):
         self.handing = Handing(tools, topic, jobs)
         self.takers: dict[Taker, None] = {}  # in the order in which they came
         self._alarm = Sleeper(self.wake)
-        self.endings = Endings(tools, topic, jobs, self._alarm, self._note_ended)
+        self.endings = Endings(tools, topic, jobs, self._alarm, self._note_ended, self._follow)
         self._give_ups: list[tuple[int, int, Taker]] = []  # a heap
         self._asked = 0
         self._window_ms = 0  # claims are gathered until then; 0: there is no window
@@ -57,6 +57,21 @@ class QueueService(Follower):
             else:
                 taker.deliver(self.topic, self.jobs.ready, NONE)
         self.arm(now)
+
+    def _follow(self, taker: WaitingClaim, now: int) -> int:
+        """The jobs that it finished are done, it takes others. now: the time of the last look, -1 if there was none."""
+        if now < 0:
+            now = self.look()
+        deadline = self.handing.hand_next(taker, now) if self._may_go else 0
+        if deadline:
+            # It is woken for the first of all leases that end, a little later if nobody waits.
+            due = self._alarm.due_ms
+            if not due or due > deadline + (1 if self.takers else _AT_REST_MS):
+                self.arm(now)
+            return now
+        taker.enlist()
+        self.claim(taker, taker.wait_ms)
+        return -1
 
     def work(self, taker: WorkStream) -> None:
         now = self.look()

@@ -298,15 +298,15 @@ class JobStates(TopicPart):
                 rows.append([seq, seq, *facts])
         return rows
 
-    def _ended(self, first: int, last: int) -> None:
-        """There are no such jobs any more."""
-        keyed, placed, finishing = len(self.keys) > 0, len(self.placed) > 0, self.finishing
+    def ended(self, first: int, last: int) -> int:
+        """There are no such jobs any more. The bytes of their records; -1: that is not known."""
+        keyed, placed, size = len(self.keys) > 0, len(self.placed) > 0, -1
         rest: Iterable[int] = range(first, last + 1)
         if not (keyed or placed or self.past or self.delayed):
             # The usual case: all of them were in the hands of somebody who has finished them.
-            rest = [seq for seq in rest if finishing.pop(seq, None) is None]
+            size, rest = self._finished(first, last)
         for seq in rest:
-            if self.leases.end(seq) is not None or finishing.pop(seq, None) is not None:
+            if self.leases.end(seq) is not None or self.finishing.pop(seq, None) is not None:
                 self._left(seq)
             if self.past:
                 self.past.pop(seq, None)
@@ -322,6 +322,30 @@ class JobStates(TopicPart):
         if len(self.placed):
             for lane in self.placed.done(first, last):
                 self.lanes.forget(lane)
+        return size
+
+    def _finished(self, first: int, last: int) -> tuple[int, list[int]]:
+        """(the bytes of their records or -1, those that nobody had finished)"""
+        finishing, size = self.finishing, 0
+        rest: list[int] = []
+        seq = first
+        while seq <= last:
+            grant = finishing.pop(seq, None)
+            if grant is None:
+                rest.append(seq)
+                size = -1
+            elif grant.first == seq and grant.last <= last and grant.size >= 0 and size >= 0:
+                # All that were handed out together, if none of them has ended in another way: then it is not here.
+                size += grant.size
+                while seq < grant.last:
+                    seq += 1
+                    if finishing.pop(seq, None) is not grant:
+                        rest.append(seq)
+                        size = -1
+            else:
+                size = -1
+            seq += 1
+        return size, rest
 
 
 def _cut(row: Kept, first: int, last: int) -> Kept:

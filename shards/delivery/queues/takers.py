@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from topicd._native.interface import Buffer
 from topicd.errors import TopicdError
-from topicd.ipc.protocol.wire import OP_CLAIMED, OP_JOBS
+from topicd.ipc.protocol.wire import JOB, OP_CLAIMED, OP_JOBS
 from topicd.shards.delivery.queues.leases import Holder
 from topicd.shards.delivery.sessions.outbox import Outbox
 from topicd.shards.delivery.topic.topic import Topic
@@ -27,6 +27,10 @@ class Batch(NamedTuple):
 NONE = Batch(0, b"", [], 0)
 
 
+def _ignored(taker: Taker) -> None:
+    """Nobody has to know."""
+
+
 class Taker(Holder):
     def __init__(self, outbox: Outbox, request_id: int, node: bytes, most: int, lease_ms: int) -> None:
         super().__init__()
@@ -35,9 +39,8 @@ class Taker(Holder):
         self.node = node
         self.most = most
         self.lease_ms = lease_ms  # 0: the queue's
-        self.on_leave: Callable[[Taker], None] = lambda taker: None  # its connection ended
-        self.on_room: Callable[[Taker], None] = lambda taker: None  # it can take more
-        self.on_served: Callable[[Taker], None] = lambda taker: None  # a claim that is answered
+        self.on_leave: Callable[[Taker], None] = _ignored  # its connection ended
+        self.on_room: Callable[[Taker], None] = _ignored  # it can take more
         self.give_up_ms = 0  # a claim that waits: until when
 
     @property
@@ -72,10 +75,26 @@ class Taker(Holder):
 
 
 class WaitingClaim(Taker):
-    def __init__(self, outbox: Outbox, request_id: int, node: bytes, most: int, lease_ms: int) -> None:
+    def __init__(
+        self, outbox: Outbox, request_id: int, node: bytes, most: int, lease_ms: int, wait_ms: int = 0
+    ) -> None:
         super().__init__(outbox, request_id, node, most, lease_ms)
+        self.wait_ms = wait_ms
         self.served = False
         self.ended = b""  # what became of the jobs that it finished first, for its answer
+        self.ended_one = False  # that was one, and it was held
+        self.among: dict[int, Taker] = {}  # of its connection
+        self._listed = False
+
+    def enlist(self) -> None:
+        """Whoever ends its connection finds it there, until it is answered."""
+        self._listed = True
+        self.among[self.request_id] = self
+
+    def _answered(self) -> None:
+        if self._listed:
+            self._listed = False
+            self.among.pop(self.request_id, None)
 
     @property
     def wants(self) -> int:
@@ -85,17 +104,27 @@ class WaitingClaim(Taker):
         self.served = True
 
     def not_granted(self, error: TopicdError) -> None:
-        self.on_served(self)
+        self._answered()
         self.outbox.refused(self.request_id, error)
 
     def deliver(self, topic: Topic, ready: int, batch: Batch) -> None:
         self.served = True
-        self.on_served(self)
+        self._answered()
         count, rows, parts, size = batch
         self.outbox.jobs(OP_CLAIMED, self.request_id, topic.id, ready, count, rows, parts, size, self.ended)
 
+    def deliver_one(self, topic: Topic, ready: int, seq: int, lease: int, deadline: int, frame: Buffer) -> None:
+        """One job that is delivered for the first time."""
+        self.served = True
+        self._answered()
+        if self.ended_one:
+            self.outbox.next_job(self.request_id, topic.id, ready, seq, lease, deadline, frame)
+        else:
+            rows = JOB.pack(seq, lease, deadline, 1)
+            self.outbox.jobs(OP_CLAIMED, self.request_id, topic.id, ready, 1, rows, [frame], len(frame), self.ended)
+
     def topic_gone(self, topic: Topic) -> None:
-        self.on_served(self)
+        self._answered()
         self.outbox.refused(self.request_id, topic.gone())
 
 

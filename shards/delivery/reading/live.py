@@ -130,6 +130,14 @@ class LiveRecords:
             found_at = (topic.contents.tail_dead.last_of(seq) or seq - 1) + 1
             if found_at <= visible and topic.contents.tail.blob_of(found_at) is not None:
                 return found_at
+        else:
+            # Or one segment, with the same.
+            info = segments[first_reaching(segments, seq)] if seq <= topic.seqs.stored else None
+            dead = None if info is None else topic.contents.marks.get(info.first_seq)
+            if info is not None and dead is not None and info.first_seq <= seq:
+                found_at = (dead.last_of(seq) or seq - 1) + 1
+                if found_at <= info.last_seq:
+                    return found_at
         for stretch in self.stretches(topic, seq, visible):
             found = stretch.live(max(seq, stretch.first), stretch.last)
             if found:

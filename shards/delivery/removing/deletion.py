@@ -175,6 +175,40 @@ class Deletion:
             self._retention.give_back(topic)
         return removed.records
 
+    def apply_done(self, topic: Topic, first: int, last: int, size: int) -> None:
+        """The same of neighbouring jobs that somebody was handed and has finished. size: of their frames, -1 if that is
+        not known."""
+        if size < 0 or not self._mark_done(topic, first, last, size):
+            self.apply_seqs(topic, Ranges(((first, last),)))
+            return
+        count, floors = last - first + 1, topic.floors
+        topic.contents.remove(count, size - FRAME_OVERHEAD * count)
+        if first <= floors.earliest <= last:
+            floors.advance(self._live.first_from(topic, floors.earliest))
+        self._counters.deleted += count
+        self._retention.give_back(topic)
+
+    def _mark_done(self, topic: Topic, first: int, last: int, size: int) -> bool:
+        """False: they are not all live, or not in one place."""
+        contents, stored = topic.contents, topic.seqs.stored
+        if first < topic.floors.earliest or last > topic.seqs.visible:
+            return False
+        if first > stored:
+            if contents.tail_dead.touches(first, last):
+                return False
+            contents.tail_dead.add(first, last)
+            return True
+        at = first_reaching(contents.segments, first)
+        if at == len(contents.segments):
+            return False
+        info = contents.segments[at]
+        marks = contents.marks.get(info.first_seq)
+        if info.first_seq > first or last > info.last_seq or (marks is not None and marks.touches(first, last)):
+            return False
+        contents.mark(info, [(first, last)], size)
+        self._backlog.note_marks(topic)
+        return True
+
     def replay_seqs(self, topic: Topic, seqs: Ranges) -> Removed:
         earliest, found = topic.floors.earliest, Removed(0, 0)
         for info in _covering(topic.contents.segments, seqs):

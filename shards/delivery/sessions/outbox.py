@@ -17,6 +17,7 @@ from topicd.ipc.protocol.wire import (
     ANSWER,
     APPENDED,
     CLAIMED,
+    ENDED,
     FETCHED,
     FLAG_CAUGHT_UP,
     FLAG_CONFLICT,
@@ -25,6 +26,8 @@ from topicd.ipc.protocol.wire import (
     FLAG_PERFORMANCE,
     FLAG_TOMBSTONE,
     HEADER,
+    JOB,
+    LENGTH_FIELD,
     MIN_LENGTH,
     OP_APPENDED,
     OP_CLAIMED,
@@ -51,6 +54,9 @@ _FLUSH_NOW = 64 * KIB
 # An append answer in one go: header and body.
 _APPENDED_MESSAGE = struct.Struct(HEADER.format + APPENDED.format[1:])
 _APPENDED_LENGTH = MIN_LENGTH + APPENDED.size
+# The answer to a claim that finished one job and gets one, up to the record.
+_NEXT_JOB = struct.Struct(HEADER.format + CLAIMED.format[1:] + ENDED.format[1:] + JOB.format[1:])
+_NEXT_JOB_LENGTH = _NEXT_JOB.size - LENGTH_FIELD
 _ANSWER_FLAGS = FLAG_DEDUPED | FLAG_CONFLICT
 _NO_PERFORMANCE = PERFORMANCE.pack(0, 0, 0, 0, 0)
 
@@ -278,6 +284,20 @@ class Outbox(Peer):
         self.write(header(op, flags, request_id, len(fixed) + len(rows) + size) + fixed + rows)
         for part in frames:
             self.write(part)
+        self._agenda.flush_later(self)
+
+    def next_job(
+        self, request_id: int, topic_id: int, ready: int, seq: int, lease: int, deadline: int, frame: Buffer
+    ) -> None:
+        """`jobs` of a claim that finished one job and gets one, which is delivered for the first time."""
+        self._answered += 1
+        length = _NEXT_JOB_LENGTH + len(frame)
+        self.write(
+            _NEXT_JOB.pack(
+                *(length, OP_CLAIMED, FLAG_DONE, request_id, topic_id, ready, 1, 1, 0, seq, lease, deadline, 1)
+            )
+            + frame
+        )
         self._agenda.flush_later(self)
 
     def body(self, op: int, request_id: int, body: bytes) -> None:

@@ -12,15 +12,46 @@ from topicd.frames import FrameType, control_frame
 from topicd.shards.delivery.agenda import Agenda
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.storing.backlog import Backlog
+from topicd.shards.delivery.topic.changes import Changes
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
-from topicd.shards.delivery.writing.entry import ControlEntry, Entry, Part, pieces
+from topicd.shards.delivery.writing.entry import Entry, Part, pieces
 from topicd.shards.delivery.writing.outlet import Again, Outlet
 
 # What may be said of a topic whose copies are in no log: it holds whichever of them a start finds.
 _OF_ANY = frozenset(
     (FrameType.ROUTED, FrameType.CURSOR, FrameType.EVICT_WATERMARK, FrameType.HEAD_WATERMARK, FrameType.TOPIC_DELETE)
 )
+
+
+class _Change(Entry):
+    """A control frame on its way."""
+
+    __slots__ = ("_applied", "_changes", "_number", "_refused")
+
+    def __init__(
+        self,
+        need: Need,
+        changes: Changes,
+        number: int,
+        applied: Callable[[], None] | None,
+        refused: Callable[[TopicdError], None] | None,
+    ) -> None:
+        super().__init__(need)
+        self._changes = changes
+        self._number = number  # 0: it has none
+        self._applied = applied
+        self._refused = refused
+
+    def committed(self) -> None:
+        self._changes.end(self._number)
+        if self._applied is not None:
+            self._applied()
+
+    def failed(self, error: TopicdError) -> None:
+        self._changes.end(self._number)
+        if self._refused is not None:
+            self._refused(error)
 
 
 class Log:
@@ -73,18 +104,8 @@ class Log:
         if numbered:
             number = body["no"] = topic.changes.begin()
 
-        def stored() -> None:
-            topic.changes.end(number)
-            if applied is not None:
-                applied()
-
-        def failed(error: TopicdError) -> None:
-            topic.changes.end(number)
-            if refused is not None:
-                refused(error)
-
         frame = control_frame(kind, topic.id, seq, self._clock.now_ms(), body)
-        self.submit(topic, frame, ControlEntry(need, stored, failed))
+        self.submit(topic, frame, _Change(need, topic.changes, number, applied, refused))
 
     def log_copies(self, topic: Topic, why: str, cursor: int = 0, holes: int = 0) -> list[int] | None:
         """The copies that a router makes are logged from now on, for good. First those that no segment has, then the

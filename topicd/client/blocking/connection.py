@@ -14,12 +14,13 @@ import socket
 import struct
 from typing import TypeVar
 
-from topicd._native import exchange
+from topicd._native import claim_next, exchange
+from topicd._native.interface import Next
 from topicd.client.core import requests
 from topicd.client.core.address import Address, explained
 from topicd.client.core.requests import Request
 from topicd.client.core.sockets import open_socket
-from topicd.errors import ConnectionLost, FormatError, TopicdError
+from topicd.errors import ConnectionLost, FormatError, Internal, TopicdError
 from topicd.ipc.protocol.codec import (
     ACK,
     ACK_LENGTH,
@@ -37,7 +38,7 @@ from topicd.ipc.protocol.codec import (
     parse_ack,
 )
 from topicd.ipc.protocol.cutter import Arrived, Cutter
-from topicd.ipc.protocol.wire import ANSWER, HEADER, LENGTH_FIELD, MIN_LENGTH, message
+from topicd.ipc.protocol.wire import ANSWER, HEADER, LENGTH_FIELD, MIN_LENGTH, OP_CLAIMED, message
 from topicd.limits import MIB
 
 T = TypeVar("T")
@@ -133,6 +134,27 @@ class Connection:
             raise
         except BaseException:
             # Interrupted in between: the answer may still come and would be taken for the next one's.
+            self.close()
+            raise
+
+    def next_job(self, request: bytes, seq: int, lease: int) -> Next | Arrived:
+        """A CLAIM that finishes one job: the next one, or whatever else was answered. `request` is the whole message,
+        without its id and the row of the job."""
+        if claim_next is None:
+            raise Internal("there is no C core")
+        request_id = self._request_id = self._request_id % 0xFFFFFFFF + 1
+        try:
+            window = self.cutter.window()
+            found = claim_next(self.sock.fileno(), request, request_id, seq, lease, window, self._timeout_ms)
+            if not isinstance(found, int):
+                return found
+            self._received(found)
+            return self.answer(request_id, OP_CLAIMED)
+        except OSError as exc:
+            raise self._lost(exc) from exc
+        except TopicdError:
+            raise
+        except BaseException:
             self.close()
             raise
 

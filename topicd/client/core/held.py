@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from topicd._native.interface import Decoded
-from topicd.client.core.jobs import Acked, Claimed, Row, leased_rows
+from topicd.client.core.jobs import Acked, Claimed, OneClaimed, Row, leased_rows
 from topicd.client.core.records import Record
 from topicd.errors import InvalidRequest
 from topicd.ipc.protocol.wire import LEASED
@@ -70,7 +70,7 @@ def held_jobs(
 class HeldJobs(Sequence[J], Generic[J]):
     """Jobs of one claim. `payloads()` is the fastest way to their data; indexing and iterating give jobs."""
 
-    def __init__(self, kind: type[J], holder: Any, topic: str, now: float, claimed: Claimed) -> None:
+    def __init__(self, kind: type[J], holder: Any, topic: str, now: float, claimed: Claimed | OneClaimed) -> None:
         self.topic = topic
         self._kind = kind
         self._holder = holder

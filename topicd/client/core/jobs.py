@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgpack
 
 from topicd._native import core
-from topicd._native.interface import Decoded
+from topicd._native.interface import Decoded, Next
 from topicd.client.core.arguments import milliseconds
 from topicd.errors import FormatError, InvalidRequest
 from topicd.ipc.protocol.messages import JobOptions
-from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, CLAIMED, ENDED, JOB, LEASED
+from topicd.ipc.protocol.wire import ACK, ACKED, CLAIM, CLAIMED, ENDED, FLAG_DONE, JOB, LEASED, OP_CLAIM, message
 from topicd.limits import CLAIM_MAX, LEASE_MS_MAX, LEASE_MS_MIN, LONG_POLL_MS_MAX, MAX_NODE
 
 Until: TypeAlias = Literal["done", "start", "time"]
@@ -154,6 +154,39 @@ class Claimed(NamedTuple):
     def leased(self) -> bytes:
         """LEASED rows of all of them, to finish them with."""
         return b"".join(_leases_of(self.count).unpack_from(self.buffer, self.rows_at))
+
+
+class OneClaimed:
+    """What `Claimed` says, of one job that came when another was finished."""
+
+    __slots__ = ("next", "ready")
+
+    count = 1
+
+    def __init__(self, found: Next) -> None:
+        self.ready = found[0]
+        self.next = found
+
+    @property
+    def finished(self) -> Acked:
+        return Acked(1, [], self.ready)
+
+    def rows(self) -> list[Row]:
+        return [self.next[1:5]]
+
+    def records(self) -> list[Decoded]:
+        return [(self.next[1], *self.next[5:])]
+
+    def payloads(self) -> list[bytes]:
+        return [self.next[9]]
+
+    def leased(self) -> bytes:
+        return LEASED.pack(self.next[1], self.next[2])
+
+
+def next_request(topic_id: int, node: bytes) -> bytes:
+    """The whole message of a claim that finishes one job and takes the next, whose id and row are 0 yet."""
+    return message(OP_CLAIM, 0, claim_body(topic_id, 1, 0, 0, node, bytes(LEASED.size)), FLAG_DONE)
 
 
 def parse_claimed(buffer: bytes | bytearray, start: int, end: int, *, done: bool = False) -> Claimed:

@@ -14,6 +14,7 @@ import topicd
 from tests.support.fakequeue import FakeQueue
 from tests.support.fakeserver import CUT, MUTE, FakeServer, Request
 from topicd._native import guard
+from topicd.client.blocking import queue as queue_module
 from topicd.client.blocking.leases import LeaseKeeper
 from topicd.errors import (
     BatchTooLarge,
@@ -31,6 +32,16 @@ from topicd.ipc.protocol.retry import Tempo
 def queue_of(server: FakeServer, name: str = "q") -> FakeQueue:
     found: FakeQueue = server.topics[name].queue
     return found
+
+
+@pytest.fixture(params=["short", "long"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The C core takes the next job in one call; without it that is several steps."""
+    if request.param == "long":
+        monkeypatch.setattr(queue_module, "claim_next", None)
+    elif queue_module.claim_next is None:
+        pytest.skip("there is no C core")
+    return str(request.param)
 
 
 def options_sent(server: FakeServer) -> object:
@@ -143,6 +154,39 @@ def test_a_claim_finishes_jobs_and_takes_the_next_with_one_request(client: topic
     assert jobs.claim(done=[]).finished == jobs.claim().finished
     assert [request.op for request in server.requests].count(Op.ACK) == 1
     assert jobs.stats().acked == 4
+
+
+def test_the_next_job_is_the_same_whichever_way_it_came(client: topicd.Client, way: str) -> None:
+    jobs = client.queue("q", node="me")
+    jobs.put(b"a")
+    jobs.put({"b": 1}, tag="t", meta={"k": 2})
+    jobs.put(bytes(200_000))
+    (a,) = jobs.claim()
+    found = jobs.claim(done=a)
+    (b,) = found
+    assert (a.settled, a.lost, found.ready, found.finished.acked, found.payloads()) == (True, False, 1, 1, [b.data])
+    assert (b.seq, b.json(), b.tag, b.meta, b.node, b.deliveries) == (2, {"b": 1}, "t", {"k": 2}, None, 1)
+    assert b.lease > a.lease and b.deadline >= a.deadline and b.topic == "q" and not b.settled
+    with pytest.raises(InvalidRequest, match="already"):
+        jobs.claim(done=a)
+    (large,) = following = jobs.claim(done=b)
+    assert (large.data, following.finished.acked) == (bytes(200_000), 1)
+    assert following.done().acked == 1
+    last = jobs.claim(done=large) if not large.settled else jobs.claim()
+    assert (len(last), jobs.stats().acked) == (0, 3)
+
+
+def test_a_job_that_was_lost_is_told_and_the_next_one_comes(
+    client: topicd.Client, server: FakeServer, way: str
+) -> None:
+    jobs = client.queue("q", node="me")
+    jobs.put_many([b"a", b"b"])
+    (a,) = jobs.claim()
+    assert jobs.ack(a).acked == 1
+    found = jobs.claim(done=a)
+    assert ([job.data for job in found], found.finished.skipped, a.lost) == ([b"b"], [1], True)
+    with pytest.raises(InvalidRequest, match="from 1 to"):
+        jobs.claim(True, done=found[0])
 
 
 def test_a_claim_finishes_what_ack_takes_and_no_more_than_one_request_does(client: topicd.Client) -> None:
@@ -384,7 +428,9 @@ def once_at(op: Op, fault: str) -> Callable[[Request], str | None]:
 
 
 @pytest.mark.parametrize("fault", [CUT, MUTE])
-def test_what_a_claim_brought_is_finished_over_a_break(client: topicd.Client, server: FakeServer, fault: str) -> None:
+def test_what_a_claim_brought_is_finished_over_a_break(
+    client: topicd.Client, server: FakeServer, fault: str, way: str
+) -> None:
     jobs = client.queue("q")
     jobs.put_many([b"a", b"b", b"c", b"d"])
     [first] = jobs.claim()

@@ -81,12 +81,13 @@ def test_a_claim_finishes_by_number_and_without_one_by_its_own_node(hands: Hands
     assert hands.claimed(hands.begin_claim(done=[(1, 0)], node=b"another")).skipped == [1]
 
 
-def test_nothing_is_handed_out_before_what_is_finished_first_is_stored(hands: Hands) -> None:
-    hands.write(2)
-    request = hands.begin_claim(done=[(job.seq, job.lease) for job in hands.claim().jobs])
+@pytest.mark.parametrize("finished", [1, 2])
+def test_nothing_is_handed_out_before_what_is_finished_first_is_stored(hands: Hands, finished: int) -> None:
+    hands.write(finished + 1)
+    request = hands.begin_claim(done=[(job.seq, job.lease) for job in hands.claim(finished).jobs])
     hands.desk.turn()
     assert not hands.line.answers and hands.jobs.ready == 1
-    assert hands.claimed(request).seqs == [2]
+    assert hands.claimed(request).seqs == [finished + 1]
 
 
 def test_a_place_in_a_group_that_is_freed_by_a_claim_is_there_for_it(desk: Desk) -> None:

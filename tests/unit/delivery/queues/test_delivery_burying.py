@@ -57,6 +57,14 @@ def test_a_worker_that_says_dead_and_leases_that_run_out_count(hands: Hands) -> 
     assert hands.counts() == (0, 0, 0) and hands.topic.contents.count == 0
 
 
+def test_a_lease_that_came_with_the_end_of_another_job_runs_out_by_itself(hands: Hands) -> None:
+    short = Hands(hands.desk, "short", max_deliveries=1, dead_letter="short.dead")
+    short.write(2)
+    short.claim_after(short.claim(lease_ms=60_000), lease_ms=100)
+    short.advance(2_000)
+    assert [found["$dead_letter_src_seq"] for found in letters(hands.desk, "short.dead")] == ["2"]
+
+
 def test_repeated_it_is_there_once(hands: Hands) -> None:
     """The letter was stored, what says so here was not: as after a crash in between."""
     hands.write(1)

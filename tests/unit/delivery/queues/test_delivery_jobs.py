@@ -113,7 +113,7 @@ def test_totals_never_go_back() -> None:
     jobs = make()
     change(jobs, totals=[5, 1, 0, 0, 0])
     change(jobs, totals=[4, 2, 0, 0, 0])
-    assert jobs.totals[:2] == (5, 2)
+    assert jobs.totals.row[:2] == [5, 2]
 
 
 def test_another_time_for_a_job_that_waits() -> None:

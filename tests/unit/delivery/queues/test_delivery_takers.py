@@ -26,11 +26,11 @@ class Out:
 
 def test_a_claim_is_answered_once() -> None:
     out: Any = Out()
-    claim, ended = WaitingClaim(out, 7, b"w", 3, 0), list[Any]()
-    claim.on_served = ended.append
-    assert claim.wants == 3 and claim.holder is None
+    claim = WaitingClaim(out, 7, b"w", 3, 0)
+    claim.enlist()
+    assert claim.wants == 3 and claim.holder is None and claim.among == {7: claim}
     claim.deliver(make_topic(), 0, NONE)
-    assert claim.wants == 0 and ended == [claim] and len(out.sent) == 1
+    assert claim.wants == 0 and claim.among == {} and len(out.sent) == 1
 
 
 def test_a_stream_wants_what_it_does_not_hold_and_nothing_while_nobody_reads() -> None:
