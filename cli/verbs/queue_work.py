@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -67,7 +67,8 @@ def work(
 
     The variables TOPICD_JOB_QUEUE, _SEQ, _TAG, _META (JSON), _DELIVERIES, _LEASE and _DEADLINE say what it is. Exit
     code 0 finishes the job, 75 gives it back for a second, anything else fails it with the last line of stderr as the
-    reason. SIGTERM and Ctrl-C take no more jobs, wait for the commands that run, and leave.
+    reason. SIGTERM and Ctrl-C take no more jobs, wait for the commands that run, and leave. With --json stdout is one
+    line per job, and what COMMAND writes there goes to stderr.
     """
     idle = None if idle_ms is None else idle_ms / 1000
     most = min(concurrency, limit or concurrency)
@@ -119,7 +120,7 @@ def _one(
     app: App, job: Job, command: list[str], stream: Work, broken: threading.Event, untold: list[TopicdError]
 ) -> None:
     began = time.monotonic()
-    code, reason = run_command(command, job)
+    code, reason = run_command(command, job, sys.stderr if app.json else None)
     outcome, fate = "done" if code == 0 else "failed", ""
     try:
         if code == 0:
@@ -157,13 +158,19 @@ def _say(app: App, job: Job, outcome: str, fate: str, code: int, reason: str, to
         app.out.text(f"{job.seq} {outcome} in {duration(took)}" + (f": {printable_text(reason)}" if reason else ""))
 
 
-def run_command(command: list[str], job: Job) -> tuple[int, str]:
-    """Its exit code, and of one that failed the last line that it wrote to stderr."""
+def run_command(command: list[str], job: Job, stdout: TextIO | None = None) -> tuple[int, str]:
+    """Its exit code, and of one that failed the last line that it wrote to stderr. stdout: instead of ours."""
     environ = {**os.environ, **variables(job)}
     try:
         # A group of its own: Ctrl-C is for us, who let it finish.
         done = subprocess.run(
-            command, input=job.data, env=environ, stderr=subprocess.PIPE, check=False, process_group=0
+            command,
+            input=job.data,
+            env=environ,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            check=False,
+            process_group=0,
         )
     except (OSError, ValueError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else None

@@ -88,12 +88,12 @@ def test_work_runs_a_command_and_acts_on_its_exit_code(daemon: Daemon, tmp_path:
         run_ctl(daemon, "queue", "put", "work", str(code), "--tag", "t", "--meta", '{"a": 1}')
     script = "read code; echo $TOPICD_JOB_QUEUE $TOPICD_JOB_SEQ $TOPICD_JOB_TAG $TOPICD_JOB_META "
     script += "$TOPICD_JOB_DELIVERIES $TOPICD_JOB_LEASE $TOPICD_JOB_DEADLINE >> seen; "
-    script += "echo first >&2; echo 'no luck' >&2; exit $code"
+    script += "echo out; echo first >&2; echo 'no luck' >&2; exit $code"
     command = ["queue", "work", "work", "--limit", "3", "--json", "--", "bash", "-c", f"cd {tmp_path}; {script}"]
     done = run_ctl(daemon, *command)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(line["outcome"], line["exit_code"]) for line in lines] == [("done", 0), ("released", 75), ("failed", 3)]
-    assert lines[2]["reason"] == "no luck"
+    assert lines[2]["reason"] == "no luck" and done.stderr.splitlines().count("out") == 3
     first = (tmp_path / "seen").read_text().splitlines()[0].split(" ")
     assert first[:3] == ["work", "1", "t"]
     assert '{"a":1}' in "".join(first[3:5])

@@ -58,7 +58,10 @@ class Testing:
         for ran in self.jobs:
             if ran.outcome == "waiting":
                 if self._is_async(ran):
-                    self._ended(ran, await self._runner.run_async(ran.job))
+                    try:
+                        self._ended(ran, await self._runner.run_async(ran.job))
+                    except BaseException as exc:
+                        self._failed(ran, exc)
                 else:
                     self._one(ran)
 
@@ -70,11 +73,13 @@ class Testing:
         try:
             self._ended(ran, self._run_async(ran) if self._is_async(ran) else self._runner.run(ran.job))
         except BaseException as exc:
-            if ran.outcome == "waiting":
-                kind = "dead" if isinstance(exc, GiveUp) else "fail"
-                ran.outcome, ran.reason = kind, str(exc)
-            if not isinstance(exc, Retry | GiveUp):
-                raise
+            self._failed(ran, exc)
+
+    def _failed(self, ran: Ran, error: BaseException) -> None:
+        """As a worker ends it. What a task does not raise on purpose is raised where the test can see it."""
+        self._runner.failed(ran.job, error)
+        if not isinstance(error, Retry | GiveUp):
+            raise error
 
     def _run_async(self, ran: Ran) -> Any:
         try:

@@ -331,7 +331,11 @@ def test_errors_are_raised_where_the_task_was_enqueued(worker: topicd.Worker) ->
             work.enqueue("bug")
         work.enqueue("retry")
         work.enqueue("then")
-    assert [(one.outcome, one.reason) for one in ran.jobs] == [("fail", "oh"), ("fail", "later"), ("done", "")]
+    assert [(one.outcome, one.reason) for one in ran.jobs] == [
+        ("fail", "ValueError: oh"),
+        ("fail", "later"),
+        ("done", ""),
+    ]
     assert ran.jobs[2].then == {"out": [1]}
 
 
@@ -352,3 +356,30 @@ def test_tasks_may_wait_until_they_are_told(worker: topicd.Worker) -> None:
         assert seen == []
         asyncio.run(ran.run_all_async())
     assert seen == ["first", "second"]
+
+
+@pytest.mark.parametrize("run", [True, False])
+def test_middleware_hears_of_errors_in_tests_as_it_does_from_a_worker(worker: topicd.Worker, run: bool) -> None:
+    heard: list[tuple[str, str]] = []
+
+    class Listener(topicd.Middleware):
+        def error(self, job: topicd.Job, task: str, error: BaseException) -> None:
+            heard.append((task, str(error)))
+
+    worker.use(Listener())
+
+    @worker.task
+    def plain() -> None:
+        raise topicd.Retry("later")
+
+    @worker.task
+    async def waiting() -> None:
+        raise topicd.GiveUp("never")
+
+    with worker.testing(run=run) as ran:
+        plain.enqueue()
+        waiting.enqueue()
+        if not run:
+            asyncio.run(ran.run_all_async())
+    assert heard == [("plain", "later"), ("waiting", "never")]
+    assert [(one.outcome, one.reason) for one in ran.jobs] == [("fail", "later"), ("dead", "never")]
