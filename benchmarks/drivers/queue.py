@@ -64,6 +64,11 @@ def chained(session: Any, _: int) -> int:
     return 0 if found is None else touch((found,))
 
 
+def chained_some(session: Any, limit: int) -> int:
+    """The same of many: those that are finished."""
+    return touch(session.chained_some(limit))
+
+
 def _some(session: QueueSession, limit: int) -> int:
     return touch(session.some(limit))
 
@@ -77,12 +82,14 @@ def pushed(session: Any, _: int) -> int:
 # A peer with queues has a method queue(durable): a context with the QueueAddress of a new queue, gone afterwards.
 
 
-def drivers(load: Load, one: str, some: str = "", wait: str = "", both: str = "") -> dict[str, Driver]:
+def drivers(
+    load: Load, one: str, some: str = "", wait: str = "", both: str = "", both_some: str = ""
+) -> dict[str, Driver]:
     """The variants of a peer for this load, by the names it gives them."""
     if load.records and load.batch == 1:
         return {one: partial(drain, _one), **({both: partial(drain, chained)} if both else {})}
     if load.records and some:
-        return {some: partial(drain, _some)}
+        return {some: partial(drain, _some), **({both_some: partial(drain, chained_some)} if both_some else {})}
     return {wait: start} if not load.records and wait else {}
 
 

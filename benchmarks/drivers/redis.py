@@ -37,7 +37,7 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
         found = {"XREAD BLOCK": push.push}
     elif test == "F":
         both = "XACK and XREADGROUP in one"
-        found = queue.drivers(load, "XREADGROUP, XACK", "XREADGROUP, XACK 100", "XREADGROUP BLOCK", both)
+        found = queue.drivers(load, "XREADGROUP, XACK", "XREADGROUP, XACK 100", "XREADGROUP BLOCK", both, f"{both} 100")
     elif test == "G":
         found = {"AOF": server.recovery, "after rewrite": rewritten}
     elif test == "H":

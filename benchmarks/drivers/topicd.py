@@ -46,7 +46,7 @@ def drivers(test: str, load: Load) -> Mapping[str, Driver]:
         if not load.durable:
             found[IN_MEMORY] = in_memory
     elif test == "F":
-        found = queue.drivers(load, CLAIMED, CLAIMED, PUSHED, CHAINED)
+        found = queue.drivers(load, CLAIMED, CLAIMED, PUSHED, CHAINED, CHAINED)
         if load.records and load.batch == 1:
             found[PUSHED] = partial(queue.drain, queue.pushed)
     elif test == "G":

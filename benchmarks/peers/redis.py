@@ -136,6 +136,7 @@ class RedisWorker:
         self._add_all = client.register_script(ADD_ALL)
         self._held: bytes | None = None
         self._ahead: tuple[bytes, bytes] | None = None
+        self._ahead_many: list[tuple[bytes, Any]] = []
 
     def put(self, data: bytes) -> object:
         return self._client.xadd(self._stream, {FIELD: data})
@@ -159,6 +160,18 @@ class RedisWorker:
             _, found = both.execute()
         self._ahead = self._entry(found)
         return finished[1]
+
+    def chained_some(self, limit: int) -> list[bytes]:
+        if not self._ahead_many:
+            self._ahead_many = entries_of(self._client.xreadgroup(GROUP, self._name, {self._stream: ">"}, count=limit))
+        finished = self._ahead_many
+        if finished:
+            with self._client.pipeline(transaction=False) as both:
+                both.xack(self._stream, GROUP, *(entry for entry, _ in finished))
+                both.xreadgroup(GROUP, self._name, {self._stream: ">"}, count=limit)
+                _, found = both.execute()
+            self._ahead_many = entries_of(found)
+        return [fields[1] for _, fields in finished]
 
     @staticmethod
     def _entry(answer: Any) -> tuple[bytes, bytes] | None:

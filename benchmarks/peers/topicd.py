@@ -82,6 +82,13 @@ class TopicdQueueSession:
         self._held = self._queue.claim(done=job)
         return job.data
 
+    def chained_some(self, limit: int) -> list[bytes]:
+        found = self._held or self._queue.claim(limit)
+        datas = found.payloads()
+        if datas:
+            self._held = self._queue.claim(limit, done=found)
+        return datas
+
     def some(self, limit: int) -> list[bytes]:
         found = self._queue.claim(limit)
         datas = found.payloads()

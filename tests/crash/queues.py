@@ -124,7 +124,8 @@ class Worker(Person):
                 return []
             return parse_claimed(body).jobs if len(body) >= CLAIMED.size else []
         rows, self._finished = self._finished, []
-        body = claim_body(queue_id, 3, node=self.name.encode(), lease_ms=LEASE_MS, wait_ms=200, done=rows)
+        most = self.chance.choice((1, 3))
+        body = claim_body(queue_id, most, node=self.name.encode(), lease_ms=LEASE_MS, wait_ms=200, done=rows)
         answer = wire.wait(wire.send(Op.CLAIM, body, FLAG_DONE if rows else 0)).checked(Op.CLAIM)
         found = parse_claimed(answer.body, answer.flags)
         self.yard.acked |= {seq for seq, _ in rows} - set(found.skipped)
