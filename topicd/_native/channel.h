@@ -9,9 +9,13 @@ void publish_word(uint64_t *value, uint64_t what, uint32_t *word);
 /* An aligned place of `size` bytes inside the view; false with an exception set. (futex.c) */
 bool take_place(PyObject *offset, const Py_buffer *view, uint64_t size, void **out);
 
-#define CLEARED_PART 65536u /* so that its pages are one large page */
-/* Zeros from start up to a boundary of parts behind `least`, or to `most`: where they end; 0: they cannot be written. The
- * kernel makes large pages of them, which costs less than small ones for each message or a fault for each. (window.c) */
+/* Pages are made by writing zeros, a part at a time: the kernel makes one large page of it, which costs less than small
+ * ones for each message or a fault for each. (window.c) */
+#define CLEARED_PART 65536u
+extern const uint8_t cleared_zeros[2 * CLEARED_PART];
+/* Where the part ends that `least` lies in, or `most`. */
+uint64_t cleared_end(uint64_t least, uint64_t most);
+/* Zeros from start up to cleared_end: where they end; 0: they cannot be written. */
 uint64_t clear_room(int fd, uint64_t start, uint64_t least, uint64_t most);
 
 /* Head and payload into a mapped file; 0, or an errno if a page of it cannot be had. (window.c) */

@@ -185,22 +185,44 @@ enum { STATE_END, STATE_SHIFT, STATE_CUT, STATE_FULL, STATE_MOST, STATE_FROM, ST
 
 #define STORED_MOST 8192u /* a larger message is written: one call costs less than faults of its pages */
 
-/* Where the message lies in the mapped window, whose pages are there then; NULL: it is to be written. */
-static uint8_t *place_in(int fd, uint64_t *state, const Py_buffer *window, uint64_t position, uint64_t size)
+/* Does the message lie in the mapped window as a whole? */
+static bool is_inside(const uint64_t *state, const Py_buffer *window, uint64_t position, uint64_t size)
 {
     uint64_t from = state[STATE_FROM], to = state[STATE_TO];
-    if (!window || position < from || position > to || size > to - position || to - from > (uint64_t)window->len)
-        return NULL;
-    uint64_t behind = position + size;
-    if (behind > state[STATE_CLEARED]) {
-        if (size < CLEARED_PART) {
-            uint64_t start = position > state[STATE_CLEARED] ? position : state[STATE_CLEARED];
-            if (!(behind = clear_room(fd, start, behind, to)))
-                return NULL;
-        }
+    return window && position >= from && position <= to && size <= to - position && to - from <= (uint64_t)window->len;
+}
+
+/* Where a message is stored, whose pages are there then; NULL: it is to be written. */
+static uint8_t *place_in(int fd, uint64_t *state, const Py_buffer *window, uint64_t position, uint64_t size)
+{
+    uint64_t behind = position + size, cleared = state[STATE_CLEARED];
+    if (behind > cleared) {
+        if (!(behind = clear_room(fd, position > cleared ? position : cleared, behind, state[STATE_TO])))
+            return NULL;
         state[STATE_CLEARED] = behind;
     }
-    return size > STORED_MOST ? NULL : (uint8_t *)window->buf + (position - from);
+    return (uint8_t *)window->buf + (position - state[STATE_FROM]);
+}
+
+/* A message too large to be stored. Where it needs pages that are not there, zeros behind it make the whole of them. */
+static int write_inside(int fd, uint64_t *state, const uint8_t *head, const Py_buffer *payload, uint64_t position)
+{
+    uint64_t behind = position + HEAD + (uint64_t)payload->len, zeros = 0;
+    if (behind > state[STATE_CLEARED] && behind - position < CLEARED_PART)
+        zeros = cleared_end(behind, state[STATE_TO]) - behind;
+    struct iovec parts[3] = {
+        {(void *)head, HEAD}, {payload->buf, (size_t)payload->len}, {(void *)cleared_zeros, (size_t)zeros}};
+    if (write_parts(fd, parts, zeros ? 3 : 2, position)) {
+        /* Without room for the zeros there may be some for the message. */
+        struct iovec message[2] = {{(void *)head, HEAD}, {payload->buf, (size_t)payload->len}};
+        zeros = 0;
+        int error = write_parts(fd, message, 2, position);
+        if (error)
+            return error;
+    }
+    if (behind + zeros > state[STATE_CLEARED])
+        state[STATE_CLEARED] = behind + zeros;
+    return 0;
 }
 
 static int send_to(int fd, uint64_t *state, const Py_buffer *payload, const Py_buffer *window)
@@ -210,8 +232,10 @@ static int send_to(int fd, uint64_t *state, const Py_buffer *payload, const Py_b
     int error;
     Py_BEGIN_ALLOW_THREADS
     write_head(head, payload->buf, length);
-    place = place_in(fd, state, window, position, HEAD + length);
-    if (place)
+    bool inside = is_inside(state, window, position, HEAD + length);
+    if (inside && HEAD + length > STORED_MOST)
+        error = write_inside(fd, state, head, payload, position);
+    else if (inside && (place = place_in(fd, state, window, position, HEAD + length)))
         error = store_message(place, head, HEAD, payload->buf, length);
     else {
         struct iovec parts[2] = {{head, HEAD}, {payload->buf, length}};

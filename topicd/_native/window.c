@@ -67,15 +67,20 @@ int store_message(uint8_t *place, const uint8_t *head, size_t head_bytes, const 
     return 0;
 }
 
+const uint8_t cleared_zeros[2 * CLEARED_PART];
+
+uint64_t cleared_end(uint64_t least, uint64_t most)
+{
+    uint64_t end = (least + CLEARED_PART - 1) / CLEARED_PART * CLEARED_PART;
+    return end < most ? end : most;
+}
+
 uint64_t clear_room(int fd, uint64_t start, uint64_t least, uint64_t most)
 {
-    static const uint8_t zeros[2 * CLEARED_PART];
-    uint64_t end = (least + CLEARED_PART - 1) / CLEARED_PART * CLEARED_PART;
-    if (end > most)
-        end = most;
+    uint64_t end = cleared_end(least, most);
     while (start < end) {
-        uint64_t size = end - start < sizeof zeros ? end - start : sizeof zeros;
-        ssize_t done = pwrite(fd, zeros, (size_t)size, (off_t)start);
+        uint64_t size = end - start < sizeof cleared_zeros ? end - start : sizeof cleared_zeros;
+        ssize_t done = pwrite(fd, cleared_zeros, (size_t)size, (off_t)start);
         if (done < 0 && errno == EINTR)
             continue;
         if (done <= 0)

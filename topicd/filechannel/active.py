@@ -34,7 +34,10 @@ def begin_segment(fs: Fs, directory: Path, header: Header, before: Segment | Non
     """Where sends are synced, its name and header are durable before the first message."""
     file = fs.open(segment_path(directory, header.segment_id), write=True, create=True)
     try:
-        file.truncate(0)  # what an attempt that failed has left
+        if file.size():
+            # What an attempt that failed has left. Not otherwise: a file that was ever cut to nothing ext4 writes out
+            # when it is closed, and the send that begins the next segment waits for all of it.
+            file.truncate(0)
         file.pwrite([header.pack()], 0)
         if header.synced:
             file.sync()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.filechannel.kit import FULL, SMALL, names, numbered, python, segment_names
-from topicd.disk.fs import RealFs
+from topicd.disk.fs import RealFile, RealFs
 from topicd.filechannel import Damaged, FileChannel, Receiver
 from topicd.filechannel.collector import Collector
 from topicd.filechannel.compressing import candidates, compress
@@ -99,6 +99,29 @@ def test_F11_a_segment_is_cut_before_the_first_message_behind_its_size(tmp_path:
         sizes = [(tmp_path / name).stat().st_size for name in segment_names(tmp_path)]
     assert 10 <= len(sizes) <= 11
     assert all(MIB <= size < MIB + 1024 for size in sizes[:-1])
+
+
+def test_F11_a_new_segment_is_cut_to_nothing_only_if_something_lay_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ext4 writes a file out when it is closed if it was ever cut to nothing, and a send would wait for all of it."""
+    cut: list[int] = []
+    real = RealFile.truncate
+
+    def truncate(file: RealFile, size: int) -> None:
+        cut.append(size)
+        real(file, size)
+
+    monkeypatch.setattr(RealFile, "truncate", truncate)
+    with FileChannel(tmp_path, segment_bytes=SMALL) as channel:
+        channel.sender().send_many(numbered(0, 1000))
+        for message in numbered(1000, 2000):
+            channel.sender().send(message)
+        assert 0 not in cut
+        (tmp_path / f"segment.{len(segment_names(tmp_path))}").write_bytes(b"left by an attempt" * 1000)
+        channel.sender().send_many(numbered(2000, 2400))
+        assert cut.count(0) == 1
+        assert channel.receiver().recv_many(2400, 0) == numbered(0, 2400)
 
 
 def test_F12_what_everybody_has_read_goes(tmp_path: Path) -> None:
@@ -247,7 +270,7 @@ def test_F15_a_compressed_segment_can_be_entered_anywhere(tmp_path: Path) -> Non
 OPENS_ALL_THE_TIME = """
 import mmap, os, sys
 from pathlib import Path
-from topicd.disk.fs import RealFs
+from topicd.disk.fs import RealFile, RealFs
 from topicd.filechannel.segment import open_segment
 root, fs, counts = Path(sys.argv[1]), RealFs(), [0, 0]
 fd = os.open(root / "now", os.O_RDWR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import resource
 import threading
 import zlib
 from pathlib import Path
@@ -247,6 +248,30 @@ def test_pages_are_made_by_zeros_behind_the_end_and_never_below_it(tmp_path: Pat
     finally:
         window.close()
         os.close(fd)
+
+
+@pytest.mark.skipif(native is None, reason="the native core is not built")
+def test_a_message_is_written_where_there_is_no_room_for_the_zeros_behind_it(tmp_path: Path) -> None:
+    part, payload = 1 << 16, b"m" * 20_000
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.truncate(fd, part)
+    window, kept, limits = mmap.mmap(fd, part), native, resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert kept is not None
+    try:
+        words = state(0, 0, part, part)
+        pure.store(words, MOST_AT, MOST)
+        pure.store(words, TO_AT, part)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (32_768, limits[1]))  # in the place of a full disk
+        assert kept.send_message(fd, words, payload, None, 0, 8, window) == 20_008
+        assert pure.load(words, CLEARED_AT) == 20_008
+        with pytest.raises(OSError, match="too large"):
+            kept.send_message(fd, words, payload, None, 0, 8, window)
+        assert pure.load(words, END_AT) == 20_008
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        window.close()
+        os.close(fd)
+    assert (tmp_path / "file").read_bytes()[:20_008] == kept.message_head(payload, MOST) + payload
 
 
 @pytest.mark.skipif(native is None, reason="the native core is not built")
