@@ -99,6 +99,8 @@ def exit_of(error: TopicdError) -> Exit:
 def hint_of(error: TopicdError) -> str:
     if isinstance(error, errors.Forbidden) and "token" not in error.detail:
         return ""  # who may connect, who is a member: no token is concerned
+    if error.hint is not None:
+        return error.hint
     return next((HINT_OF[cls] for cls in type(error).__mro__ if cls in HINT_OF), "")
 
 

@@ -884,7 +884,7 @@ MUTANTS = [
 # Those around the core, the chat store's and the file channel's stand beside their tests.
 MUTANTS += [Mutant(*mutant, pytest(test)) for *mutant, test in (*faults.MUTANTS, *storing.MUTANTS)]
 MUTANTS += [Mutant(*mutant, pytest(f"tests/unit/chat/{test}")) for *mutant, test in chat.MUTANTS]
-MUTANTS += [Mutant(*mutant, pytest("tests/unit/filechannel")) for mutant in filechannel.MUTANTS]
+MUTANTS += [Mutant(*mutant, pytest(f"tests/unit/filechannel/{test}")) for *mutant, test in filechannel.MUTANTS]
 
 
 def caught(mutant: Mutant) -> bool:

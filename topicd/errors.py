@@ -13,6 +13,7 @@ class TopicdError(Exception):
     status: ClassVar[int] = 500
     retriable: ClassVar[bool] = False
     summary: ClassVar[str] = "something failed inside the daemon; its log says what"
+    hint: ClassVar[str | None] = None  # what topicctl advises, where that of the code would be wrong
 
     def __init__(self, message: str, **detail: Any) -> None:
         super().__init__(message)

@@ -16,7 +16,7 @@ from topicd.cli.groups import Group
 from topicd.cli.show.human import count, printable, size
 from topicd.cli.show.progress import Bar
 from topicd.cli.show.render import Column, json_bytes
-from topicd.filechannel import Damaged, FileChannel, Gap
+from topicd.filechannel import Damaged, FileChannel, Gap, NotEnough
 from topicd.filechannel.inspect import Overview, check_offset, is_channel, overview, walk
 from topicd.filechannel.survey import Damage, Segment
 from topicd.words import counted
@@ -244,13 +244,25 @@ def _touch(span: Damage, other: dict[str, Any]) -> bool:
 @click.option("--all", "everything", is_flag=True, help="Begin with the oldest message that is there.")
 @click.option("--idle", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop when nothing came for so long.")
 @pass_app
-def tail(app: App, directory: Path, everything: bool, idle: float | None) -> None:
-    """Print messages of DIR as they are sent, until Ctrl-C. Takes nothing from its receivers."""
+def tail(app: App, directory: Path, everything: bool, idle: float | None) -> int:
+    """Print messages of DIR as they are sent, until Ctrl-C. Takes nothing from its receivers.
+
+    Exit code 1 when some could not be read."""
+    damaged = False
     with FileChannel(_channel(directory), writer=False) as channel:
         name = f"topicctl-tail-{os.getpid()}"
         start: Any = "oldest" if everything else "newest"
         with channel.receiver(name, auto_ack=True, temporary=True, start=start) as receiver:
-            for message in receiver.messages(idle):
+            while True:
+                try:
+                    message = receiver.recv(idle)
+                except NotEnough:
+                    return Exit.FAILED if damaged else Exit.OK
+                except Damaged as damage:
+                    damaged = True
+                    _print(app, _line(damage))
+                    receiver.skip_damage()
+                    continue
                 _print(app, _line(message if isinstance(message, Gap) else (receiver.offset, message)))
 
 

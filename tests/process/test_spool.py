@@ -265,6 +265,51 @@ def test_import_stores_every_message_once(tmp_path: Path) -> None:
         assert (done.returncode, "does not fit" in done.stderr) == (5, True)
 
 
+def test_import_stops_at_damage_and_steps_over_it_on_request(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1) as daemon:
+        with FileChannel(tmp_path / "c") as channel:
+            channel.sender().send_many([b"%02d" % number for number in range(30)])
+        for number in (10, 11, 20):
+            flip(tmp_path / "c" / "segment.0", 64 + 10 * number + 9)
+        arguments = ("import", "--from-filechannel", tmp_path / "c", "orders")
+        for _ in range(2):
+            stopped = topicctl(daemon, *arguments)
+            assert stopped.returncode == 1
+            assert "offsets 100 to 1" in stopped.stderr and "--skip-damage" in stopped.stderr
+            assert payloads(daemon, "orders") == [b"%02d" % number for number in range(10)]
+        done = topicctl(daemon, *arguments, "--skip-damage", "--json")
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["count"]) == (0, 17)
+        assert [span["end"] for span in answer["skipped"]][-1] == 210
+        assert done.stderr.count("damage: offsets") == len(answer["skipped"])
+        assert payloads(daemon, "orders") == [b"%02d" % number for number in range(30) if number not in (10, 11, 20)]
+        again = topicctl(daemon, *arguments, "--json")
+        assert (json.loads(again.stdout)["count"], json.loads(again.stdout)["skipped"]) == (0, [])
+
+
+def flip(path: Path, at: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 0xFF
+    path.write_bytes(raw)
+
+
+def test_an_import_that_stored_nothing_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A receiver that nobody comes back for would hold everything in the channel for ever."""
+    with Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1) as daemon:
+        with daemon.client() as plain:
+            plain.configure("small", cap_records=2, discard="reject")
+        with FileChannel(tmp_path / "c") as channel:
+            channel.sender().send_many([b"1", b"2", b"3"])
+        before = sorted(path.name for path in (tmp_path / "c").iterdir())
+        for topic, code in (("bad topic", 2), ("", 2), ("small", 5)):
+            refused = topicctl(daemon, "import", "--from-filechannel", tmp_path / "c", topic)
+            assert refused.returncode == code, refused.stderr
+            assert sorted(path.name for path in (tmp_path / "c").iterdir()) == before
+        done = topicctl(daemon, "import", "--from-filechannel", tmp_path / "c", "orders")
+        assert done.returncode == 0
+        assert payloads(daemon, "orders") == [b"1", b"2", b"3"]
+
+
 # ---- asyncio ----
 
 

@@ -116,6 +116,9 @@ class AsyncSender(Generic[T]):
             return await asyncio.to_thread(self._inner.send_many, messages, timeout)
         return self._inner.send_many(messages)
 
+    def close(self) -> None:
+        self._inner.close()
+
 
 class AsyncReceiver(Generic[T]):
     def __init__(
@@ -201,9 +204,22 @@ class AsyncReceiver(Generic[T]):
     def offset(self) -> int:
         return self._inner.offset
 
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
     def close(self) -> None:
+        """The offset stays; a temporary receiver's goes. Tasks that wait are woken."""
         self._inner.close()
         self._watcher.look()
+
+    async def __aenter__(self) -> AsyncReceiver[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Watcher:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from topicd.errors import Conflict, FormatError, InvalidRequest, NotReady, StorageCorrupt, StorageFailed, Throttled
 
+VERIFY = "`topicctl filechannel verify DIR` names all that is damaged"
+
 
 class InUse(Conflict):
     """Another process, or this one, has the writer's lock or the receiver open; detail.pid says which."""
@@ -42,9 +44,13 @@ class NotUnacked(InvalidRequest):
 class OffsetDamaged(StorageCorrupt):
     """Both slots of a receiver's offset fail their checksum: only its owner can say where it goes on."""
 
+    hint = VERIFY
+
 
 class Damaged(StorageCorrupt):
     """Messages between two offsets cannot be read. Nothing is skipped until skip_damage() is called."""
+
+    hint = VERIFY
 
     def __init__(self, begin: int, end: int, reason: str) -> None:
         super().__init__(

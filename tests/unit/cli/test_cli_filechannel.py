@@ -94,6 +94,16 @@ def test_tail_prints_and_leaves_no_trace(channel: Path) -> None:
     assert run("filechannel", "tail", str(channel), "--idle", "0.05").stdout == ""
 
 
+def test_tail_names_damage_and_goes_on(channel: Path) -> None:
+    path = channel / "segment.1"
+    raw = bytearray(path.read_bytes())
+    raw[HEADER_BYTES + 10] ^= 1
+    path.write_bytes(raw)
+    found = run("filechannel", "tail", str(channel), "--all", "--idle", "0.1")
+    assert (found.exit_code, len(found.stdout.splitlines())) == (1, 999)
+    assert "damage: offsets" in found.stderr and "checksum" in found.stderr
+
+
 def test_compact_compresses_and_is_refused_beside_a_writer(channel: Path) -> None:
     with FileChannel(channel, segment_bytes=4096):
         refused = run("filechannel", "compact", str(channel))

@@ -39,7 +39,7 @@ def test_messages_go_through(tmp_path: Path, durability: str) -> None:
     asyncio.run(run())
 
 
-def test_many_tasks_wait_and_closing_wakes_them(tmp_path: Path) -> None:
+def test_F22_many_tasks_wait_and_closing_wakes_them(tmp_path: Path) -> None:
     async def run() -> None:
         channel = await aio.FileChannel[bytes](tmp_path).open()
         receivers = [channel.receiver(f"r{number}", auto_ack=True) for number in range(20)]
@@ -64,7 +64,7 @@ def test_many_tasks_wait_and_closing_wakes_them(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_cancelled_wait_takes_nothing(tmp_path: Path) -> None:
+def test_F22_a_cancelled_wait_takes_nothing(tmp_path: Path) -> None:
     async def run() -> None:
         async with aio.FileChannel[bytes](tmp_path) as channel:
             receiver = channel.receiver()
@@ -95,7 +95,7 @@ def test_a_send_that_waits_for_room_does_not_hold_up_the_loop(tmp_path: Path) ->
     asyncio.run(run())
 
 
-def test_what_a_cancelled_receive_took_is_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_F22_what_a_cancelled_receive_took_is_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, entered = threading.Event(), threading.Event()
     real = Receiver.recv
 
@@ -131,5 +131,24 @@ def test_messages_end_after_a_silence_and_are_acknowledged_at_once(tmp_path: Pat
             assert receiver.unacked == 2
             await receiver.ack_all()
             assert receiver.unacked == 0
+
+    asyncio.run(run())
+
+
+def test_a_receiver_and_a_sender_can_be_closed_alone(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with aio.FileChannel[bytes](tmp_path) as channel:
+            sender = channel.sender()
+            await sender.send(b"one")
+            async with channel.receiver("r", auto_ack=True) as receiver:
+                assert (receiver.name, await receiver.recv(0)) == ("r", b"one")
+                waiting = asyncio.create_task(receiver.recv())
+                await asyncio.sleep(0.01)
+            with pytest.raises(ChannelClosed):
+                await asyncio.wait_for(waiting, WAIT_S)
+            sender.close()
+            with pytest.raises(ChannelClosed):
+                await sender.send(b"two")
+            channel.receiver("r").close()
 
     asyncio.run(run())

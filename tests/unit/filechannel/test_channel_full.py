@@ -157,7 +157,7 @@ def test_damage_in_the_last_segment_is_kept_and_reported(
         assert receiver.recv_many(99, 0) == [*numbered(5, 10, size=50), b"after"]
 
 
-def test_a_missing_middle_segment_is_damage(tmp_path: Path) -> None:
+def test_F19_a_missing_middle_segment_is_damage(tmp_path: Path) -> None:
     with FileChannel(tmp_path, segment_bytes=SMALL) as channel:
         channel.sender().send_many(numbered(0, 2000))
         waiting = channel.receiver("r")

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,59 @@ def test_a_reader_survives_the_writers_death_and_return(tmp_path: Path) -> None:
             assert receiver.recv(WAIT_S) == b"last"
             channel.compact()
             assert len(segment_names(tmp_path)) == 1
+
+
+SENDS_FROM_THREADS = """
+import os, signal, sys, threading
+from topicd.filechannel import FileChannel
+channel = FileChannel(sys.argv[1], segment_bytes=16384, compress=True)
+def send(which):
+    sender = channel.sender()
+    for number in range(int(sys.argv[2]), int(sys.argv[3])):
+        sender.send(b"%d %d" % (which, number))
+threads = [threading.Thread(target=send, args=(which,)) for which in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+READS_IN_THREADS = """
+import sys, threading
+from topicd.filechannel import FileChannel
+channel = FileChannel(sys.argv[1], writer=False)
+receiver = channel.receiver(sys.argv[2], auto_ack=True)
+found = [[], []]
+def read(mine):
+    while (message := receiver.recv()) != b"end":
+        mine.append(tuple(map(int, message.split())))
+threads = [threading.Thread(target=read, args=(mine,)) for mine in found]
+for thread in threads:
+    thread.start()
+print("ready", flush=True)
+for thread in threads:
+    thread.join()
+every = [(which, number) for which in range(3) for number in range(int(sys.argv[3]))]
+ordered = all([n for w, n in mine if w == which] == sorted(n for w, n in mine if w == which)
+              for mine in found for which in range(3))
+print("good" if ordered and sorted(found[0] + found[1]) == every else "wrong", flush=True)
+"""
+
+
+def test_many_reader_processes_with_threads_beside_writers_with_threads_that_die(tmp_path: Path) -> None:
+    FileChannel(tmp_path).close()
+    lives, each = 3, 700
+    with ExitStack() as stack:
+        readers = [stack.enter_context(child(READS_IN_THREADS, tmp_path, f"r{n}", lives * each)) for n in range(4)]
+        for reader in readers:
+            assert reader.stdout is not None and reader.stdout.readline() == "ready\n"
+        for life in range(lives):
+            with child(SENDS_FROM_THREADS, tmp_path, life * each, (life + 1) * each) as writer:
+                assert writer.wait(60) == -signal.SIGKILL
+        with FileChannel(tmp_path) as channel:
+            channel.sender().send_many([b"end", b"end"])
+            for reader in readers:
+                assert reader.stdout is not None and reader.stdout.readline() == "good\n"
 
 
 def test_after_a_start_of_the_machine_a_reader_alone_finds_the_end(tmp_path: Path) -> None:
