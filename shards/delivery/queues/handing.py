@@ -18,7 +18,7 @@ from topicd.shards.delivery.queues.jobs import Jobs
 from topicd.shards.delivery.queues.lanes import Picked
 from topicd.shards.delivery.queues.leases import NUMBERS_AHEAD
 from topicd.shards.delivery.queues.rates import Rate
-from topicd.shards.delivery.queues.takers import Batch, Taker, WaitingClaim
+from topicd.shards.delivery.queues.takers import Batch, Taker
 from topicd.shards.delivery.queues.tools import Tools
 from topicd.shards.delivery.topic.topic import Topic
 from topicd.shards.delivery.writing.durability import Need
@@ -84,7 +84,7 @@ class Handing:
         self._deliver(taker, Batch(count, rows, parts, size), leased)
         return count
 
-    def hand_next(self, taker: WaitingClaim, now_ms: int) -> int:
+    def hand_next(self, taker: Taker, now_ms: int) -> int:
         """One job, in the usual case: all that wait are plain and have not been handed out before, and nothing is
         limited. Until when it has it; 0: it is to be done as in every other case."""
         topic, jobs = self._topic, self._jobs
@@ -92,7 +92,7 @@ class Handing:
             self._learn()
         lanes = jobs.lanes
         lane = lanes.plain
-        usual = self._unlimited and taker.most == 1 and lane.active and lane.ready == lanes.ready
+        usual = self._unlimited and lane.active and lane.ready == lanes.ready
         if not usual or lane.back or jobs.past or len(jobs.keys):
             return 0
         seq = lane.fresh[0][0]
@@ -103,7 +103,7 @@ class Handing:
         leases = jobs.leases
         number, deadline = leases.next_number, now_ms + (taker.lease_ms or self._lease_ms)
         leases.next_number = number + 1
-        grant = leases.give(seq, seq, number, deadline, taker.node, None)
+        grant = leases.give(seq, seq, number, deadline, taker.node, taker.holder)
         grant.since, grant.size = now_ms, len(frame)
         if leases.needs_mark:
             self._mark()

@@ -62,7 +62,7 @@ class QueueService(Follower):
         """The jobs that it finished are done, it takes others. now: the time of the last look, -1 if there was none."""
         if now < 0:
             now = self.look()
-        deadline = self.handing.hand_next(taker, now) if self._may_go else 0
+        deadline = self.handing.hand_next(taker, now) if taker.most == 1 and self._may_go else 0
         if deadline:
             # It is woken for the first of all leases that end, a little later if nobody waits.
             due = self._alarm.due_ms
@@ -255,7 +255,8 @@ class QueueService(Follower):
         return went > 0
 
     def _hand_to(self, taker: Taker, share: int, now: int) -> int:
-        went = self.handing.hand_out(taker, share, now)
+        alone = share == 1 or self.jobs.lanes.ready == 1
+        went = 1 if alone and self.handing.hand_next(taker, now) else self.handing.hand_out(taker, share, now)
         if went:
             if isinstance(taker, WaitingClaim):
                 self.stop(taker)

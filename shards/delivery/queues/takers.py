@@ -56,6 +56,10 @@ class Taker(Holder):
     def deliver(self, topic: Topic, ready: int, batch: Batch) -> None:
         raise NotImplementedError
 
+    def deliver_one(self, topic: Topic, ready: int, seq: int, lease: int, deadline: int, frame: Buffer) -> None:
+        """One job that is delivered for the first time."""
+        raise NotImplementedError
+
     def taken(self) -> None:
         """Jobs are on their way to it."""
 
@@ -114,7 +118,6 @@ class WaitingClaim(Taker):
         self.outbox.jobs(OP_CLAIMED, self.request_id, topic.id, ready, count, rows, parts, size, self.ended)
 
     def deliver_one(self, topic: Topic, ready: int, seq: int, lease: int, deadline: int, frame: Buffer) -> None:
-        """One job that is delivered for the first time."""
         self.served = True
         self._answered()
         if self.ended_one:
@@ -152,6 +155,10 @@ class WorkStream(Taker):
             self.outbox.jobs(
                 OP_JOBS, self.request_id, topic.id, ready, batch.count, batch.rows, batch.parts, batch.size
             )
+
+    def deliver_one(self, topic: Topic, ready: int, seq: int, lease: int, deadline: int, frame: Buffer) -> None:
+        rows = JOB.pack(seq, lease, deadline, 1)
+        self.outbox.jobs(OP_JOBS, self.request_id, topic.id, ready, 1, rows, [frame], len(frame))
 
     def topic_gone(self, topic: Topic) -> None:
         body = {"event": "topic_deleted", "topic": topic.name, "topic_id": topic.id}

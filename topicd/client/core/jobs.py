@@ -30,6 +30,8 @@ _HELD = LEASED.size  # a JOB row begins like a LEASED one
 
 # ---- put ----
 
+_NO_OPTIONS = (None, None, None, None, None, "done", None, "drop")  # the arguments of job_options
+
 
 def job_options(
     *,
@@ -43,6 +45,9 @@ def job_options(
     on_conflict: OnConflict = "drop",
 ) -> dict[str, Any]:
     """Checked, and without what is the default."""
+    given_all = (delay_ms, ready_at, priority, group, unique, until, unique_ms, on_conflict)
+    if given_all == _NO_OPTIONS:
+        return {}
     if delay_ms is not None and ready_at is not None:
         raise InvalidRequest("delay_ms and ready_at exclude each other")
     if unique is None and (until != "done" or unique_ms is not None or on_conflict != "drop"):
