@@ -132,11 +132,11 @@ class LiveRecords:
                 return found_at
         else:
             # Or one segment, with the same.
-            info = segments[first_reaching(segments, seq)] if seq <= topic.seqs.stored else None
-            dead = None if info is None else topic.contents.marks.get(info.first_seq)
-            if info is not None and dead is not None and info.first_seq <= seq:
+            at = first_reaching(segments, seq)
+            dead = topic.contents.marks.get(segments[at].first_seq) if at < len(segments) else None
+            if dead is not None and segments[at].first_seq <= seq:
                 found_at = (dead.last_of(seq) or seq - 1) + 1
-                if found_at <= info.last_seq:
+                if found_at <= segments[at].last_seq:
                     return found_at
         for stretch in self.stretches(topic, seq, visible):
             found = stretch.live(max(seq, stretch.first), stretch.last)

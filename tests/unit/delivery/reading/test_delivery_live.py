@@ -71,6 +71,15 @@ def test_the_first_live_record_from_a_seq_on(desk: Desk, topic: Topic, seq: int,
     assert desk.parts.live.first_from(topic, seq) == found
 
 
+@pytest.mark.parametrize(("dropped", "seq", "found"), [(0, 3, 10), (1, 9, 14), (1, 12, 14), (1, 8, 14)])
+def test_the_first_live_record_behind_a_segment_that_went(
+    desk: Desk, topic: Topic, dropped: int, seq: int, found: int
+) -> None:
+    kill(desk, topic)
+    topic.contents.drop(topic.contents.segments[dropped])
+    assert desk.parts.live.first_from(topic, seq) == found
+
+
 @pytest.mark.parametrize("seq", [1, 8, 9, 12])
 def test_the_time_of_a_stored_record(desk: Desk, topic: Topic, seq: int) -> None:
     assert desk.parts.live.ts_of(topic, seq) == TS + 10 * seq
