@@ -218,7 +218,6 @@ def measure(root: Path, messages: int, chats: int, members: int, scattered: int)
             data = here.root / "data"
             _say(figures, {"store_bytes_per_message": directory_bytes(data / "chat") / messages})
             shutil.copytree(data, there.root / "data")
-            (there.root / "data" / "chat" / "shard-00" / "store.id").unlink()
             _say(figures, {"start_s": here.start()})
             there.start()
             _say(figures, differences(here, there, secret, rooms, 100))

@@ -112,7 +112,13 @@ def _say_sync(app: App, found: dict[str, Any]) -> None:
         app.out.document(found)
         return
     parts = [f"{one['sent']} sent, {one['received']} taken ({name})" for name, one in found["domains"].items()]
-    how = "equal now" if found["equal"] else "not equal: somebody wrote meanwhile"
+    refused = sum(one["refused"] for one in found["domains"].values())
+    if found["equal"]:
+        how = "equal now"
+    elif refused:
+        how = f"not equal: {counted(refused, 'record')} refused, too old or of a time more than a day ahead"
+    else:
+        how = "not equal: somebody wrote meanwhile"
     if found["cutoff_ms"]:
         how += f" (messages after {local_time(found['cutoff_ms'])}; one of the two keeps no older ones)"
     carried = f"{size(found['bytes_out'])} out, {size(found['bytes_in'])} in, {counted(found['rounds'], 'request')}"
@@ -169,9 +175,7 @@ def verify(app: App) -> int:
 
 
 @verb("rebuild", examples="topicctl chat rebuild --yes")
-@click.option(
-    "--over-holes", is_flag=True, help="Of a store that is closed because of holes in its log: go on without."
-)
+@click.option("--over-holes", is_flag=True, help="Entries of the log are missing or damaged: go on without them.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @pass_app
 def rebuild(app: App, over_holes: bool, yes: bool) -> None:

@@ -209,8 +209,8 @@ class Verify(ChatRequest, op=ChatOp.VERIFY, right="admin", answer="seq, rows, di
 
 
 class Rebuild(ChatRequest, op=ChatOp.REBUILD, right="admin", answer="seq, rows"):
-    """The store is made anew from its log. Of a store that is closed because entries of its log are missing, over_holes
-    goes on without them: they are told and counted as those that cannot be understood."""
+    """The store is made anew from its log. Where entries of it are missing or damaged, over_holes goes on without them:
+    a store that has them becomes the base, for another one they are told and counted as not understood."""
 
     over_holes: bool = flag(default=False)
 
@@ -219,7 +219,8 @@ class SyncWith(
     ChatRequest,
     op=ChatOp.SYNC,
     right="admin",
-    answer="domains {name: {sent, received, refused}}, rounds, bytes_out, bytes_in, seconds, equal, method",
+    answer="domains {name: {sent, received, refused, finding_bytes}}, rounds, bytes_out, bytes_in, seconds, equal, "
+    "method, cutoff_ms",
 ):
     target: str = text(1_024, help="tls://host:port or tcp://host:port of another chat store")
     token: str | None = text(4_096, default=None)
@@ -258,9 +259,7 @@ class Signal(ChatRequest, op=ChatOp.SIGNAL, right="write", answer="told (subscri
 # ---- between two stores ----
 
 
-class SyncOpen(
-    ChatRequest, op=ChatOp.SYNC_OPEN, right="sync", answer="version, store, cutoff_ms, counts {domain: records}"
-):
+class SyncOpen(ChatRequest, op=ChatOp.SYNC_OPEN, right="sync", answer="version, store, cutoff_ms"):
     version: int = number(1, U32_MAX)
     store: bytes = blob(16, 16, help="who asks")
     cutoff_ms: int = number(0, STAMP_MS_MAX, help="the higher one holds for both")

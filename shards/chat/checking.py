@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topicd.disk.fs import RealFs
-from topicd.errors import FormatError
+from topicd.errors import FormatError, StorageCorrupt
 from topicd.shards.chat.log import OperationLog
 from topicd.shards.chat.store import TABLES, RocksStore, Row, Store, Table, Tuning
 from topicd.shards.chat.view import View
@@ -135,9 +135,31 @@ async def verify(oplog: OperationLog, store: RocksStore, applied: int, where: Pa
     return {"seq": applied, "rows": rows, "differences": shown}
 
 
+async def is_whole(oplog: OperationLog, where: Path, up_to: int) -> bool:
+    """Can the log be read from the base on?"""
+    try:
+        async for _ in oplog.read(base_of(where)[0], up_to):
+            await asyncio.sleep(0)
+    except (FormatError, StorageCorrupt):
+        return False
+    return True
+
+
+async def rebase(oplog: OperationLog, store: RocksStore, view: View, still: asyncio.Lock, where: Path) -> int:
+    """What is stored becomes the base, and the log forgets what is before it; the seq of that."""
+    await store.settle()
+    async with still:
+        seq = view.applied
+        put_base(store, where, seq)
+    await oplog.forget(seq + 1)
+    return seq
+
+
 def put_base(store: RocksStore, where: Path, seq: int) -> None:
     """What is stored now becomes the base; the log may forget what is before it. The caller sees to it that nothing is
     applied meanwhile."""
+    if (where / f"base-{seq}").exists():
+        return  # what is stored follows from the log up to seq: it is the same
     fresh = where / "base.new"
     store.checkpoint(fresh)
     fs = RealFs()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from topicd.errors import FormatError, InvalidRequest, TopicdError
+from topicd.errors import Conflict, FormatError, InvalidRequest, TopicdError
 from topicd.shards.chat import hlc, identity, keys, members, messages
 from topicd.shards.chat.hlc import HybridClock
 from topicd.shards.chat.identity import Identity
@@ -87,14 +87,15 @@ class Domain(NamedTuple):
 
 
 def incoming(domain: Domain, record: Any, clock: HybridClock) -> Operation:
-    """The operation that takes a record in. Raises InvalidRequest for one that is none."""
+    """The operation that takes a record in. Raises InvalidRequest for one that is none, Conflict for one whose time is
+    too far ahead to be taken in yet."""
     try:
         op = checked(domain.operation(record))
     except (TypeError, ValueError, IndexError, FormatError):
         raise InvalidRequest(f"this is no record of {domain.name}: {record!r:.200}") from None
     stamp = stamp_of(op)
     if clock.too_far(stamp):
-        raise InvalidRequest(f"a record of {domain.name} is {hlc.physical_ms(stamp)} ms, more than a day ahead")
+        raise Conflict(f"a record of {domain.name} is of {hlc.physical_ms(stamp)} ms, more than a day ahead")
     clock.saw(stamp)
     return op
 

@@ -14,7 +14,7 @@ from topicd.client.aio.routes import AioRoutes
 from topicd.client.core import requests
 from topicd.client.core.encode import encode_one
 from topicd.client.core.shardmap import SUPERVISOR, ShardMap
-from topicd.errors import BatchTooLarge, ConnectionLost, FormatError, StorageFailed
+from topicd.errors import BatchTooLarge, ConnectionLost, FormatError, StorageCorrupt, StorageFailed
 from topicd.ipc.protocol.codec import Hello
 from topicd.ipc.protocol.retry import Tempo
 from topicd.limits import CHAT_KEEPER, CHATS, KIB, MAX_DATA_AND_META
@@ -69,11 +69,19 @@ class OperationLog:
     async def read(
         self, after: int, up_to: int, *, over_holes: bool = False
     ) -> AsyncIterator[list[tuple[int, LogEntry]]]:
-        """Entries behind a seq, in pieces. FormatError if any is not there any more; over_holes: those that are not
-        there are told as one Unreadable instead."""
+        """Entries behind a seq, in pieces. FormatError if any is not there any more, StorageCorrupt if its bytes are
+        damaged; over_holes: those are told as one Unreadable instead."""
         at = after
         while at < up_to:
-            found = await self._client.fetch(self.topic, at, limit=2_000, max_bytes=PIECE_BYTES)
+            try:
+                found = await self._client.fetch(self.topic, at, limit=2_000, max_bytes=PIECE_BYTES)
+            except StorageCorrupt as exc:
+                last = min(int(exc.detail.get("last_seq", 0)), up_to)
+                if not over_holes or last <= at:
+                    raise
+                yield [(last, Unreadable(exc.message, last - at))]
+                at = last
+                continue
             read = [(record.seq, unpacked(record.data)) for record in found if record.seq <= up_to]
             entries: list[tuple[int, LogEntry]] = []
             for seq, entry in (*read, *(() if read else ((up_to + 1, None),))):

@@ -65,6 +65,8 @@ def send(changes: Changes, message: Message, at_ms: int, cutoff_ms: int, row: by
             membership.found(changes, message, ADMIN)
         elif not meta.has(message.sender):
             raise Forbidden("the sender is not a member of this chat")
+        elif meta.kind == Kind.DM:
+            raise InvalidRequest("a chat between two users is written to as @name")
         elif meta.kind == Kind.CHANNEL and not membership.is_admin(changes, message.chat, message.sender):
             raise Forbidden("only admins send to this channel")
         elif message.kind != meta.kind:
@@ -96,7 +98,7 @@ def _put(changes: Changes, message: Message, at_ms: int, cutoff_ms: int, row: by
     changes.set_meta(chat, _counted(meta, message, seq, at_ms))
     if message.kind == Kind.DM:
         changes.learn_user(message.peer, message.chat_name)
-    elif meta.last_seq == 0:
+    else:
         changes.learn_chat(chat, message.chat_name)
     changes.learn_user(message.sender, message.sender_name)
     changes.record("messages", None, message.msg_id)
@@ -110,9 +112,13 @@ def _check_age(message: Message, cutoff_ms: int) -> None:
 
 
 def _counted(meta: ChatMeta, message: Message, seq: int, at_ms: int) -> ChatMeta:
-    """The chat with one more message."""
-    members, xored = meta.members, meta.membership_hash
-    if message.kind == Kind.DM and not members:
+    """The chat with one more message. The first one between two users makes it theirs, whoever was in a chat of that id
+    before, and nothing takes it from them: so all stores agree, whatever came first."""
+    members, xored, kind = meta.members, meta.membership_hash, max(meta.kind, message.kind)
+    if meta.kind == Kind.DM:
+        kind = int(Kind.DM)
+    elif message.kind == Kind.DM:
+        kind = int(Kind.DM)
         members = b"".join(sorted({message.sender, message.peer}))
         xored = xor(members)
     blob, blob_at = meta.identity, meta.identity_at
@@ -122,7 +128,6 @@ def _counted(meta: ChatMeta, message: Message, seq: int, at_ms: int) -> ChatMeta
     if (message.stamp, message.msg_id) > newest[:2]:
         ms = hlc.physical_ms(message.stamp)
         newest = (message.stamp, message.msg_id, ms, message.sender, message.body[:PREVIEW])
-    kind = max(meta.kind, message.kind) if message.kind else message.kind
     announced = max(meta.last_announced_ms, at_ms)
     # In the order of the fields: naming them costs as much as everything above.
     return ChatMeta(

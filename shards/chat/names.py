@@ -115,7 +115,7 @@ class Names:
             "last_id": entry.last_msg_id.hex(),
             "last_sender": entry.last_sender.hex(),
             "last_sender_name": self.user_name(entry.last_sender) if entry.last_sender else "",
-            "preview": entry.preview,
+            "preview": "" if hlc.physical_ms(entry.last_ts) <= self._view.cutoff_ms else entry.preview,
         }
         if entry.kind == Kind.DM:
             others = [one for one in self._view.metas.get(entry.chat).users if one != user] or [user]

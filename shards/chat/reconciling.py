@@ -44,6 +44,12 @@ class Vectors:
         current = self._version
         self._kept = {domain: kept for domain, kept in self._kept.items() if kept[0] == current[domain]}
 
+    def forget(self) -> None:
+        """The store is another one; what is being made of the old one is not up to date either."""
+        self._kept = {}
+        for domain in self._version:
+            self._version[domain] += 1
+
     def written(self, told: Told) -> None:
         for domain, changes in told.records.items():
             self._version[domain] += len(changes)

@@ -45,7 +45,7 @@ class Service:
         self.vectors = Vectors(store)
         self.writer = Writer(oplog, self.view, clock, self._told)
         self.clock = HybridClock(clock.now_ms)
-        self.id = store_id(where)
+        self.id = os.urandom(STORE_ID)  # so that it does not compare itself with itself; a copy of it is another one
         self.checking = asyncio.Lock()  # one verify or rebuild at a time
         self.syncing = asyncio.Lock()  # one other store at a time
         self.counts = dict.fromkeys(
@@ -59,25 +59,16 @@ class Service:
         self.live.written(told)
 
     def replace_store(self, other: Path) -> None:
-        """A store that was made anew takes over. Nothing is applied meanwhile."""
-        self.store.replace(other)
+        """A store that was made anew takes over. Nothing is applied meanwhile, and nobody scans the old one."""
+        try:
+            self.store.replace(other)
+        except BaseException as exc:
+            self.writer.failure = exc  # there is none now: the process begins anew
+            raise
         self.view.reload()
         self.digests.forget()
+        self.vectors.forget()
 
     async def see_clock(self) -> None:
         """After a start: no stamp may be below one that is stored."""
         self.clock.saw(await highest_stamp(self.store))
-
-
-def store_id(where: Path) -> bytes:
-    """A store's own, so that it does not reconcile with itself."""
-    path = where / "store.id"
-    try:
-        found = path.read_bytes()
-    except FileNotFoundError:
-        found = b""
-    if len(found) != STORE_ID:
-        where.mkdir(parents=True, exist_ok=True)
-        found = os.urandom(STORE_ID)
-        path.write_bytes(found)
-    return found

@@ -152,25 +152,32 @@ class ChatShard:
                 raise Conflict("the store serves again")
             if self._stop.is_set():
                 raise NotReady("the chat process stops")
-            if not want.over_holes:
-                await self._remade()
-            service = await self._recovered(over_holes=want.over_holes)
-            self._opened(service)
+            self._opened(await self._mended(over_holes=want.over_holes))
+            service = self._service
+            assert service is not None
         self._process.progress(100, "")
         log.info("the chat store serves again", extra={"seq": service.view.applied})
         return {"seq": service.view.applied, "rows": await admin.rows_of(service.store)}
 
-    async def _remade(self) -> None:
+    async def _mended(self, *, over_holes: bool) -> Service:
+        if over_holes:
+            # What the store has may be in the log no more: it is made anew only where it cannot be opened.
+            with contextlib.suppress(FormatError):
+                return await self._recovered(over_holes=True)
+        await self._remade(over_holes=over_holes)
+        return await self._recovered(over_holes=over_holes)
+
+    async def _remade(self, *, over_holes: bool) -> None:
         """What is in the place of the store goes only when another one is there."""
-        oplog = self._oplog()
+        oplog, work = self._oplog(), self._where / "rebuilt"
         try:
             place = await oplog.open()
-            made = await checking.replayed(oplog, self._where, self._where / "rebuilt", place.head_seq)
+            made = await checking.replayed(oplog, self._where, work, place.head_seq, over_holes=over_holes)
             made.close()
         finally:
             await oplog.close()
         store = RocksStore(self._where / "rocks")
-        store.replace(self._where / "rebuilt")
+        store.replace(work)
         store.close()
 
     def _oplog(self) -> OperationLog:
@@ -302,7 +309,7 @@ class ChatShard:
                 await self._keep_short(service)
                 await self._forget_old(service)
                 await self._flush_when_quiet(service)
-            except TopicdError as exc:
+            except (TopicdError, OSError) as exc:
                 log.warning("a chore of the chat store failed and is tried again", extra={"error": exc})
 
     async def _flush_when_quiet(self, service: Service) -> None:
@@ -329,11 +336,7 @@ class ChatShard:
         if not limit or (await service.log.place()).bytes <= limit:
             return
         async with service.checking:
-            await service.store.settle()
-            async with service.writer.still:
-                seq = service.view.applied
-                checking.put_base(service.store, self._where, seq)
-        await service.log.forget(seq + 1)
+            seq = await checking.rebase(service.log, service.store, service.view, service.writer.still, self._where)
         log.info("chat log shortened", extra={"seq": seq})
 
     # ---- stop ----

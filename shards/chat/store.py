@@ -143,6 +143,7 @@ class RocksStore:
         self._tables: dict[Table, Any] = {}
         self._handles: dict[Table, Any] = {}
         self._unlogged: Any = None
+        self._scans = 0  # that are not at their end: each of them keeps the files open
         self._table_bytes = max(MIB, tuning.memtable_bytes // 2)
 
     def open(self) -> RocksStore:
@@ -202,17 +203,25 @@ class RocksStore:
         return found
 
     def scan(self, table: Table, first: bytes = b"", prefix: bytes = b"") -> Iterator[Row]:
-        rows = self._rows(table, max(first, prefix), prefix, backwards=False)
-        for key, value in rows:
-            if not key.startswith(prefix):
-                return
-            yield key, value
+        return self._scan(table, max(first, prefix), prefix, backwards=False)
 
     def scan_back(self, table: Table, last: bytes, prefix: bytes) -> Iterator[Row]:
-        for key, value in self._rows(table, last, prefix, backwards=True):
-            if not key.startswith(prefix):
-                return
-            yield key, value
+        return self._scan(table, last, prefix, backwards=True)
+
+    def _scan(self, table: Table, start: bytes, prefix: bytes, *, backwards: bool) -> Iterator[Row]:
+        self._scans += 1
+        try:
+            for key, value in self._rows(table, start, prefix, backwards=backwards):
+                if not key.startswith(prefix):
+                    return
+                yield key, value
+        finally:
+            self._scans -= 1
+
+    async def unread(self) -> None:
+        """Until nobody is in the middle of a scan: only then the engine lets go of its files."""
+        while self._scans:
+            await asyncio.sleep(_LOOK_S)
 
     def _rows(self, table: Table, start: bytes, prefix: bytes, *, backwards: bool) -> Iterable[Row]:
         how = self._lib.ReadOptions()
@@ -307,8 +316,8 @@ class RocksStore:
             self._db = None  # closed at the latest when nobody has it any more
 
     def replace(self, other: Path) -> None:
-        """The store in `other`, which nobody uses, takes the place of this one. After a crash in between there is none,
-        and it is made from the log."""
+        """The store in `other`, which nobody uses, takes the place of this one, which nobody scans (`unread`). After a
+        crash in between there is none, and it is made from the log."""
         fs, old = RealFs(), self.path.with_name(self.path.name + ".old")
         self.close()
         shutil.rmtree(old, ignore_errors=True)

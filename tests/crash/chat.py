@@ -1,6 +1,6 @@
 """`python -m tests.crash.chat`: two chat stores with clocks minutes apart, random operations on both, comparisons that
-break off, processes and whole daemons killed; after the last comparison of a round both must hold the same, all that
-was acknowledged among it, once, and nobody may see a member who was removed last.
+break off, a wire between the two that breaks, processes and whole daemons killed; after the last comparison of a round
+both must hold the same, all that was acknowledged among it, once, and nobody may see a member who was removed last.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import random
 import secrets
+import select
+import socket
 import sys
 import tempfile
 import threading
@@ -27,14 +29,58 @@ SKEW_MS = 7 * 60_000
 VICTIMS = ("chat-00", "chat-00", "dlv-00", "wal-00", SUPERVISOR)
 
 
+class Wire:
+    """Two ports that lead to the two stores until they do not."""
+
+    def __init__(self, ports: tuple[int, int]) -> None:
+        self._left = 0
+        self._listeners = []
+        for port in ports:
+            listener = socket.create_server(("127.0.0.1", 0))
+            self._listeners.append(listener)
+            threading.Thread(target=self._serve, args=(listener, port), daemon=True).start()
+
+    def cut_after(self, size: int) -> None:
+        """Bytes that still come through, of all connections together; then they break."""
+        self._left = size
+
+    def sync(self, pair: Pair, chat: Chat, to: int, method: str) -> dict[str, Any]:
+        port = self._listeners[to].getsockname()[1]
+        return chat.sync(f"tcp://127.0.0.1:{port}", token=pair.secret, method=method)
+
+    def _serve(self, listener: socket.socket, port: int) -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            with near, socket.create_connection(("127.0.0.1", port)) as far:
+                self._carry(near, far)
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        while True:
+            for one in select.select((near, far), (), ())[0]:
+                data = one.recv(65_536)[: max(0, self._left)]
+                self._left -= len(data)
+                if not data:
+                    return
+                (far if one is near else near).sendall(data)
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+
+
 class Storm:
     def __init__(self, root: Path, seed: int) -> None:
         self.random = random.Random(seed)
         # The second one's clock is minutes ahead.
         self.pair = Pair(root, 0, SKEW_MS)
-        self.acked: dict[str, str] = {}  # message id: its room
-        self.removed: dict[tuple[str, str], bool] = {}  # (room, user): was the last change a removal, if that is sure
-        self.counts = dict.fromkeys(("operations", "kills", "broken syncs", "syncs", "verified rows"), 0)
+        self.wire = Wire(self.pair.ports)
+        self.acked: dict[str, tuple[str, str]] = {}  # message id: its room, or @user, and as whom it is read
+        self.removed: tuple[str, str] | None = None  # (room, user) whose last change was a removal
+        self.counts = dict.fromkeys(("operations", "kills", "partitions", "broken syncs", "syncs", "verified rows"), 0)
 
     # ---- operations ----
 
@@ -43,13 +89,13 @@ class Storm:
         what = self.random.choice(("send", "send", "send", "many", "dm", "add", "remove", "identity", "mark"))
         try:
             if what == "send":
-                self._sent(chat.send(room, f"by {user}", user=user).id, room)
+                self._sent(chat.send(room, f"by {user}", user=user).id, room, USERS[0])
             elif what == "many":
                 for one in chat.send_many([(room, str(number)) for number in range(20)], user=user):
                     if not isinstance(one, TopicdError):
-                        self._sent(one.id, room)
+                        self._sent(one.id, room, USERS[0])
             elif what == "dm":
-                self._sent(chat.send(f"@{other}", "psst", user=user).id, "")
+                self._sent(chat.send(f"@{other}", "psst", user=user).id, f"@{other}", user)
             elif what == "add":
                 chat.add(room, user)
             elif what == "remove":
@@ -62,8 +108,8 @@ class Storm:
             pass
         self.counts["operations"] += 1
 
-    def _sent(self, msg_id: str, room: str) -> None:
-        self.acked[msg_id] = room
+    def _sent(self, msg_id: str, room: str, reader: str) -> None:
+        self.acked[msg_id] = (room, reader)
 
     # ---- a round ----
 
@@ -81,6 +127,9 @@ class Storm:
 
     def trouble(self, chats: list[Chat]) -> None:
         """Somebody dies, perhaps while the two compare."""
+        if self.random.random() < 0.3:
+            self.partition(chats)
+            return
         victim, side = self.random.choice(VICTIMS), self.random.randrange(2)
         daemon = self.pair.daemons[side]
         beside: threading.Thread | None = None
@@ -97,6 +146,19 @@ class Storm:
         if beside is not None:
             beside.join()
 
+    def partition(self, chats: list[Chat]) -> None:
+        """The wire between the two breaks in the middle of a comparison, and both go on without each other."""
+        side = self.random.randrange(2)
+        self.wire.cut_after(self.random.choice((0, 100, 2_000, 20_000)))
+        try:
+            found = self.wire.sync(self.pair, chats[side], 1 - side, self.random.choice(("digest", "negentropy")))
+            assert found["equal"]
+        except (ConnectionLost, Conflict):
+            self.counts["broken syncs"] += 1
+        self.counts["partitions"] += 1
+        for _ in range(self.random.randrange(5)):
+            self.act(self.random.choice(chats))
+
     def try_sync(self, chat: Chat, to: int) -> None:
         try:
             self.pair.sync(chat, to, self.random.choice(("digest", "negentropy")))
@@ -108,7 +170,7 @@ class Storm:
         room, user = self.random.choice(ROOMS), self.random.choice(USERS)
         chats[0].add(room, user)
         chats[1].remove(room, user)  # its clock is ahead
-        self.removed = {(room, user): True}
+        self.removed = (room, user)
 
     def settle(self, chats: list[Chat]) -> None:
         side = self.random.randrange(2)
@@ -136,9 +198,11 @@ class Storm:
         for room in ROOMS:
             members = [sorted((one.user, one.role) for one in chat.members(room)) for chat in chats]
             assert members[0] == members[1], f"the members of {room} differ"
-        for room, user in self.removed:
-            for chat in chats:
-                assert user not in [one.name for one in chat.members(room)], f"{user} came back to {room}"
+        for chat in chats if self.removed else ():
+            room, user = self.removed
+            assert user not in [one.name for one in chat.members(room)], f"{user} came back to {room}"
+            assert room not in [one.chat_name for one in chat.inbox(user, limit=1_000).chats]
+            self.sees_nothing(chat, room, user)
         self.check_messages(chats)
         for chat in chats if self.random.random() < 0.3 else ():
             found = chat.verify()
@@ -146,11 +210,24 @@ class Storm:
             self.counts["verified rows"] += found["rows"]
 
     def check_messages(self, chats: list[Chat]) -> None:
-        wanted = {msg_id for msg_id, room in self.acked.items() if room}
+        places = {(room, "") for room in ROOMS}
+        places |= {(room, reader) for room, reader in self.acked.values() if room.startswith("@")}
         for chat in chats:
-            found = [one.id for room in ROOMS for one in chat.messages(room)]
-            assert len(found) == len(set(found)), "a message is there twice"
-            assert wanted <= set(found), f"{len(wanted - set(found))} acknowledged messages are missing"
+            found: set[str] = set()
+            for room, reader in places:
+                ids = [one.id for one in chat.messages(room, user=reader or None)]
+                assert len(ids) == len(set(ids)), f"a message is twice in {room}"
+                found |= set(ids)
+            missing = self.acked.keys() - found
+            assert not missing, f"{len(missing)} acknowledged messages are missing"
+
+    def sees_nothing(self, chat: Chat, room: str, user: str) -> None:
+        for ask in (chat.read, chat.members, chat.info):
+            try:
+                ask(room, user=user)
+            except Forbidden:
+                continue
+            raise AssertionError(f"{user}, who was removed, still sees {room}")
 
 
 def shown(chat: Chat, user: str) -> list[tuple[Any, ...]]:
@@ -175,6 +252,7 @@ def run(root: Path, rounds: int, seed: int, tell: Callable[[str], None]) -> dict
             tell(f"round {number}/{rounds}: {storm.counts}")
         for chat in storm.pair.chats():
             assert chat.verify()["differences"] == []
+        storm.wire.close()
     return storm.counts
 
 

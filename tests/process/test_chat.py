@@ -23,7 +23,7 @@ from tests.support.daemon import Daemon, wait_until
 from tests.support.promtext import Exposition
 from topicd.client.blocking.chat import Chat
 from topicd.client.core import requests
-from topicd.client.core.chat import ChatMessage, InboxChange, Signal
+from topicd.client.core.chat import ChatMessage, InboxChange, Sent, Signal
 from topicd.errors import Conflict, Forbidden, FormatError, InvalidRequest, StorageCorrupt, TopicdError
 from topicd.limits import CHAT_KEEPER
 from topicd.metrics import render
@@ -72,7 +72,7 @@ def test_messages_members_inboxes_and_identities(chat: Chat) -> None:
     verified(chat)
 
 
-def test_S01_stats_list_every_table(chat: Chat) -> None:
+def test_S01_stats_list_every_table(daemon: Daemon, chat: Chat) -> None:
     chat.send("stats", "x", user="ann")
     found = chat.stats()
     assert set(found["tables"]) == {
@@ -81,6 +81,10 @@ def test_S01_stats_list_every_table(chat: Chat) -> None:
     }
     assert found["tables"]["messages"] == found["tables"]["seen_msg"] > 0
     assert found["applied_seq"] == found["head_seq"]
+    told = dict(
+        line.split()[:2] for line in run_ctl(daemon, "chat", "stats").stdout.splitlines() if len(line.split()) == 2
+    )
+    assert {name: int(told[name].replace(",", "")) for name in found["tables"]} == found["tables"]
 
 
 def test_S04_ids_and_names_that_are_none_are_refused_and_nothing_changes(chat: Chat) -> None:
@@ -243,6 +247,39 @@ def test_the_asyncio_face_does_the_same(daemon: Daemon) -> None:
     asyncio.run(scene())
 
 
+def test_asyncio_listeners_have_no_hole_after_a_kill_and_hear_their_removal(daemon: Daemon) -> None:
+    async def scene() -> None:
+        async with topicd.aio.connect(daemon.run.root) as client:
+            chat = client.chat
+            await chat.send("aio live", "0", user="ann")
+            await chat.add("aio live", "bob")
+            heard: list[Any] = []
+
+            async def listen() -> None:
+                async for event in chat.watch("aio live", user="bob", after_seq=0):
+                    heard.append(event)
+
+            async def until(count: int) -> None:
+                async with asyncio.timeout(60):
+                    while len(heard) < count:
+                        await asyncio.sleep(0.01)
+
+            listener = asyncio.ensure_future(listen())
+            await until(1)
+            for round in range(2):
+                daemon.kill("chat-00")
+                rows = [("aio live", f"{round} {number}") for number in range(700)]
+                assert all(isinstance(one, Sent) for one in await chat.send_many(rows, user="ann"))
+                await until(1 + 700 * (round + 1))
+            assert [one.seq for one in heard] == list(range(1, 1_402))
+            await chat.remove("aio live", "bob")
+            with pytest.raises(Forbidden, match="not a member"):
+                await asyncio.wait_for(listener, 30)
+            assert len(heard) == 1_401
+
+    asyncio.run(scene())
+
+
 def more_than(acked: list[str], count: int) -> None:
     before = len(acked)
     wait_until(lambda: len(acked) > before + count, "messages")
@@ -363,7 +400,7 @@ def test_a_store_whose_log_has_a_hole_is_closed_and_the_rest_of_the_daemon_serve
         for number in range(60):
             chat.send("room", f"text {number}", user="ann")
         wait_until(lambda: chat.stats(rows=False)["base_seq"] > 0, "a base", 60)
-        with pytest.raises(InvalidRequest, match="this one serves"):
+        with pytest.raises(InvalidRequest, match="this log is whole"):
             chat.rebuild(over_holes=True)
         made.stop()
         for path in (made.data.chat(0) / "rocks", *made.data.chat(0).glob("base-*")):

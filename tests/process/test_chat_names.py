@@ -13,6 +13,7 @@ from tests.support.daemon import Daemon, wait_until
 from tests.support.web import Web
 from topicd.client.blocking.chat import Chat
 from topicd.errors import ChatNotFound, Conflict, Forbidden, InvalidRequest
+from topicd.shards.chat.keys import dm_id, user_id
 
 ENVIRON = {"TOPICD_CHAT": "true", "TOPICD_HTTP": "true", "TOPICD_HTTP_LISTEN": "127.0.0.1:0"}
 
@@ -87,6 +88,30 @@ def test_S15_two_users_are_members_of_their_chat_before_they_speak(daemon: Daemo
     wait_until(lambda: len(heard) == 2, "the signal and the first message")
     assert heard[1].text == "hello"
     assert chat.stats()["tables"]["members"] == chat.digest()["domains"]["members"]["count"]
+
+
+def test_S15_nobody_makes_the_chat_of_two_others_his_own(chat: Chat) -> None:
+    """Its id is no secret: whoever knows the two users can name it."""
+    between = dm_id(user_id("una"), user_id("ugo")).hex()
+    chat.send(between, "mine", user="mallory")
+    chat.add(between, "eve", user="mallory")
+    assert {one.name for one in chat.members("@ugo", user="una")} == {"una", "ugo"}
+    heard: list[Any] = []
+    mallory = chat.watch(between, user="mallory", after_seq=0)
+    heard.append(next(mallory).text)
+    chat.send("@ugo", "between us", user="una")
+    with pytest.raises(Forbidden, match="not a member"):
+        heard.append(next(mallory).text)
+    assert heard == ["mine"]
+    for stranger in ("mallory", "eve"):
+        assert chat.inbox(stranger).chats == []
+        with pytest.raises(Forbidden):
+            chat.read(between, user=stranger)
+        with pytest.raises((Forbidden, InvalidRequest)):
+            chat.send(between, "still mine", user=stranger)
+    assert [one.peer_name for one in chat.inbox("ugo").chats] == ["una"]
+    results = chat.send_many([("@vic", "first"), (dm_id(user_id("vic"), user_id("una")).hex(), "second")], user="una")
+    assert [getattr(one, "code", "stored") for one in results] == ["stored", "invalid_request"]
 
 
 def test_only_one_of_several_messages_is_told_by_its_number(chat: Chat) -> None:

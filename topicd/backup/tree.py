@@ -75,11 +75,9 @@ def channel_items(fs: Fs, data: DataDir) -> Iterator[Item]:
 
 
 def chat_items(fs: Fs, data: DataDir) -> Iterator[Item]:
-    """What a chat store cannot be rebuilt from the log without: who it is, and the base where the log was cut."""
+    """What a chat store cannot be rebuilt from the log without: the base where the log was cut."""
     for shard in _shards(fs, data.root / "chat"):
         root = data.chat(shard)
-        if fs.exists(root / "store.id"):
-            yield Item(f"chat/{root.name}/store.id", root / "store.id")
         for base in chat_bases(fs, data, shard):
             for name in sorted(fs.listdir(base)):
                 if not is_directory(fs, base / name):

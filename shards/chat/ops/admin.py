@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from topicd.errors import Conflict, ConnectionLost, InvalidRequest, TopicdError
@@ -16,6 +17,8 @@ from topicd.shards.chat.retention import STEP
 from topicd.shards.chat.service import Service
 from topicd.shards.chat.store import TABLES, Store, Table
 from topicd.shards.chat.view import unreadable_of
+
+log = logging.getLogger(__name__)
 
 
 @operation(wire.Stats)
@@ -100,10 +103,10 @@ async def verify(call: Call, want: wire.Verify) -> dict[str, Any]:
 async def rebuild(call: Call, want: wire.Rebuild) -> dict[str, Any]:
     """Of a store that serves; ChatShard mends one that is closed."""
     service = call.service
-    if want.over_holes:
-        raise InvalidRequest("over_holes is for a store that is closed because of holes in its log; this one serves")
     async with service.checking:
         await service.writer.catch_up()
+        if want.over_holes:
+            return await _without_the_log(service)
         work = service.where / "rebuilt"
         made_store = await checking.replayed(service.log, service.where, work, service.view.applied)
         await made_store.settle()
@@ -116,8 +119,19 @@ async def rebuild(call: Call, want: wire.Rebuild) -> dict[str, Any]:
                 made_store.close()
                 raise
             made_store.close()
+            await service.store.unread()
             service.replace_store(work)
         return {"seq": service.view.applied, "rows": rows}
+
+
+async def _without_the_log(service: Service) -> dict[str, Any]:
+    """What the log cannot give any more the store has: it becomes the base."""
+    if await checking.is_whole(service.log, service.where, service.view.applied):
+        raise InvalidRequest("over_holes is for a store whose log has holes; this log is whole")
+    view = service.view
+    seq = await checking.rebase(service.log, service.store, view, service.writer.still, service.where)
+    log.warning("the chat store goes on without entries that its log has no more", extra={"seq": seq})
+    return {"seq": seq, "rows": await rows_of(service.store)}
 
 
 @operation(wire.SyncWith)

@@ -72,7 +72,8 @@ def visible(
     asking = acting[0] if acting else None
     ref = call.service.names.chat(given, asking)
     meta = call.service.view.metas.get(ref.id)
-    if not meta.exists and ref.peer and asking is not None:
+    if meta.kind != _DM and ref.peer and asking is not None:
+        # Whatever somebody may have made of its id meanwhile: with the first message it is theirs.
         both = b"".join(sorted({asking, ref.peer}))
         meta = NO_CHAT._replace(kind=_DM, members=both, membership_hash=xor(both))
     if not meta.exists and not (made_later and asking is None):

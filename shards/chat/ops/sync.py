@@ -4,9 +4,10 @@ remembered between two requests, so that whoever was cut off begins anew and los
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from topicd.errors import InvalidRequest, TopicdError, UnsupportedVersion
+from topicd.errors import Conflict, InvalidRequest, TopicdError, UnsupportedVersion
 from topicd.ipc.protocol import chat as wire
 from topicd.shards.chat import domains
 from topicd.shards.chat.call import Call, operation
@@ -14,6 +15,8 @@ from topicd.shards.chat.domains import BY_NAME
 from topicd.shards.chat.negentropy import Reconciliation
 from topicd.shards.chat.operations import Operation
 from topicd.shards.chat.service import Service
+
+log = logging.getLogger(__name__)
 
 FRAME = 128 * 1024  # the longest message of a reconciliation
 _ID = 32
@@ -76,12 +79,22 @@ async def sync_push(call: Call, want: wire.SyncPush) -> dict[str, Any]:
 
 
 async def take_in(service: Service, domain: str, records: list[Any]) -> dict[str, Any]:
-    """Records of another store, through the log. One that is none refuses all; one that is too old only itself."""
-    ops: list[Operation] = [domains.incoming(BY_NAME[domain], record, service.clock) for record in records]
+    """Records of another store, through the log. One that is none refuses all; one that is too old, or of a time far
+    ahead, only itself."""
+    ops: list[Operation] = []
+    why: TopicdError | None = None
+    for record in records:
+        try:
+            ops.append(domains.incoming(BY_NAME[domain], record, service.clock))
+        except Conflict as exc:
+            why = exc
     outcomes = await service.writer.submit(ops) if ops else []
-    refused = sum(isinstance(outcome, TopicdError) for outcome in outcomes)
-    service.counts["synced_in"] += len(outcomes) - refused
-    return {"stored": len(outcomes) - refused, "refused": refused}
+    stored = sum(not isinstance(outcome, TopicdError) for outcome in outcomes)
+    if why is not None:
+        facts = {"refused": len(records) - len(ops), "why": why.message}
+        log.warning("records of another chat store are refused", extra=facts)
+    service.counts["synced_in"] += stored
+    return {"stored": stored, "refused": len(records) - stored}
 
 
 def _numbers(raw: bytes, end: int) -> list[int]:

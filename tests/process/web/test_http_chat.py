@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, wait_until
+from tests.support.ports import free_ports
 from tests.support.web import JSON, Web
 from topicd.tokens import new_token
 
@@ -71,6 +76,9 @@ def test_messages_inboxes_members_progress_and_identities(chat_web: Web) -> None
         ("GET", "/v0/chat/identity?of=nobody", None, 404),
         ("PUT", "/v0/chat/identity", {"hex": "xyz", "user": "ann"}, 400),
         ("PUT", "/v0/chat/room/progress", {"seq": -1, "user": "ann"}, 400),
+        ("GET", "/v0/chat/room/events?user=ann&after_seq=x", None, 400),
+        ("GET", "/v0/chat/room/events?user=ann&after_seq=-1", None, 400),
+        ("GET", "/v0/chat/room/events?user=ann&after_seq=4294967296", None, 400),
     ],
 )
 def test_what_cannot_be_is_refused(chat_web: Web, method: str, path: str, body: object, status: int) -> None:
@@ -94,6 +102,70 @@ def test_streams_go_on_behind_the_last_event(chat_web: Web) -> None:
     assert event == "chat"
     assert json.loads(data)["row"]["preview"] == "5"
     assert web("GET", "/v0/chat/live/events?user=stranger").status == 403
+
+
+class Listener(threading.Thread):
+    """Somebody who comes back with the last id, as browsers do."""
+
+    def __init__(self, web: Web, path: str) -> None:
+        super().__init__(daemon=True)
+        self._web, self._path = web, path
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.connections = 0
+        self.over = False
+
+    def run(self) -> None:
+        last = ""
+        while not self.over:
+            try:
+                with httpx.stream(
+                    "GET", self._web.base + self._path, headers={"Last-Event-ID": last} if last else {}, timeout=60
+                ) as stream:
+                    self.connections += stream.status_code == 200
+                    for line in stream.iter_lines():
+                        name, _, value = line.partition(": ")
+                        if name == "id":
+                            last = value
+                        elif name == "event":
+                            event = value
+                        elif name == "data":
+                            self.heard.append((event, json.loads(value)))
+                        if self.over:
+                            return
+            except httpx.HTTPError:
+                time.sleep(0.05)
+
+
+def test_streams_have_no_hole_whoever_dies(tmp_path: Path) -> None:
+    """The chat process: the stream goes on. The gateway: it goes on behind the last id."""
+    port = free_ports(1)
+    env = {**ENVIRON, "TOPICD_HTTP_LISTEN": f"127.0.0.1:{port}"}
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1, env=env) as daemon:
+        web, chat = Web(daemon), daemon.client().chat
+        chat.send("live", "1", user="ann")
+        chat.add("live", "bob")
+        messages = Listener(web, "/v0/chat/live/events?user=bob&after_seq=0")
+        rows = Listener(web, "/v0/chat/inbox-events?user=bob")
+        for one in (messages, rows):
+            one.start()
+        sent = 1
+        for victim in ("chat-00", "gateway-00", "chat-00", "dlv-00"):
+            wait_until(lambda wanted=sent: len(messages.heard) == wanted, f"all {sent} before {victim}")
+            daemon.kill(victim)
+            for _ in range(30):
+                sent += 1
+                chat.send("live", str(sent), user="ann")
+        wait_until(lambda: len(messages.heard) == sent, "everything")
+        assert [body["seq"] for _, body in messages.heard] == list(range(1, sent + 1))
+        assert [body["text"] for _, body in messages.heard] == [str(number) for number in range(1, sent + 1)]
+        assert messages.connections == 2
+        wait_until(lambda: rows.heard[-1][1]["row"]["preview"] == str(sent), "the last change of the inbox")
+        chat.remove("live", "bob")
+        wait_until(lambda: rows.heard[-1][1]["row"] is None, "that it is gone")
+        assert {event for event, _ in rows.heard} == {"chat"}
+        for one in (messages, rows):
+            one.over = True
+        web.close()
 
 
 def test_a_key_acts_as_the_user_of_its_name(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -52,13 +52,23 @@ class Shop:
             raise outcomes[0]
         return outcomes
 
-    def send(self, chat: str, text: str, user: str, *, stamp: int = 0, msg_id: bytes = b"", blob: bytes = b"") -> Any:
+    def send(
+        self,
+        chat: str,
+        text: str,
+        user: str,
+        *,
+        stamp: int = 0,
+        msg_id: bytes = b"",
+        blob: bytes = b"",
+        kind: int = Kind.GROUP,
+    ) -> Any:
         sender = keys.user_id(user)
         if chat.startswith("@"):
             peer = keys.user_id(chat[1:])
             where, kind, name = keys.dm_id(sender, peer), Kind.DM, chat[1:]
         else:
-            where, kind, name, peer = keys.chat_id(chat), Kind.GROUP, chat, b""
+            where, name, peer = keys.chat_id(chat), chat, b""
         made = Message(
             msg_id or os.urandom(32),
             where,

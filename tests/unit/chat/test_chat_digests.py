@@ -13,7 +13,7 @@ from chat_kit import START_MS, Shop, numbered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topicd.errors import InvalidRequest
+from topicd.errors import Conflict, InvalidRequest
 from topicd.shards.chat import digests as digests_module
 from topicd.shards.chat import hlc, keys
 from topicd.shards.chat.digest import LEVELS, Digest
@@ -151,6 +151,82 @@ def test_S21_what_is_written_while_a_digest_is_made_is_counted(monkeypatch: pyte
     asyncio.run(scene())
 
 
+def told_to(digests: Digests, shop: Shop) -> None:
+    apply = shop.view.apply
+
+    def applied(entries: object) -> object:
+        done = apply(entries)  # type: ignore[arg-type]
+        for told in done.told:
+            digests.written(told)
+            digests.cut(shop.view.cutoff_ms)
+        return done
+
+    shop.view.apply = applied  # type: ignore[method-assign, assignment]
+
+
+def test_S22_the_digest_of_another_store_s_cutoff_is_made_once_and_kept_up_to_date(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two stores that forget at different times compare what both have: many questions, and one look at all rows."""
+    looks = 0
+    real = digests_module.made
+
+    async def counted(*args: object) -> Digest:
+        nonlocal looks
+        looks += 1
+        return await real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(digests_module, "PIECE", 3)
+    monkeypatch.setattr(digests_module, "made", counted)
+
+    async def scene() -> None:
+        shop = filled(Shop(), 30)
+        digests = Digests(shop.store)
+        told_to(digests, shop)
+        cutoff = START_MS + 10
+        making = asyncio.ensure_future(digests.get("messages", cutoff))
+        turns = 0
+        while not making.done():
+            turns += 1
+            shop.send("room 1", f"new {turns}", "ann", stamp=hlc.pack(cutoff + turns % 2, turns))
+            await asyncio.sleep(0)
+        assert turns > 5
+        assert looks == 1
+        for _ in range(20):
+            shop.send("room 2", "x", "ann", stamp=hlc.pack(START_MS + 5, 7 + turns))
+            shop.send("room 2", "y", "ann")
+            turns += 1
+            kept = await digests.get("messages", cutoff)
+            assert kept == await real(shop.store, "messages", cutoff)
+        assert looks == 1
+        # The own cutoff moves, behind it and then beyond it.
+        for own in (cutoff - 3, cutoff + 3):
+            shop.do(Retain(own))
+            expected = max(own, cutoff)
+            assert await digests.get("messages", cutoff) == await real(shop.store, "messages", expected)
+
+    asyncio.run(scene())
+
+
+def test_S22_the_digest_of_another_cutoff_is_forgotten_when_nobody_asks_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(digests_module, "_OTHERS", 3)
+
+    async def scene() -> None:
+        shop = filled(Shop(), 10)
+        digests = Digests(shop.store)
+        told_to(digests, shop)
+        await digests.get("messages", START_MS + 5)
+        for _ in range(4):
+            assert digests._other is not None
+            shop.send("room 1", "x", "ann")
+        assert digests._other is None
+        assert await digests.get("messages", START_MS + 5) == await made(shop.store, "messages", START_MS + 5)
+
+    asyncio.run(scene())
+
+
 def test_S22_peers_on_both_sides_of_a_cutoff_agree_on_the_filtered_digest() -> None:
     here, there = filled(Shop()), Shop()
     for domain in DOMAINS:
@@ -221,7 +297,7 @@ def test_a_record_that_is_none_is_refused(domain: str, record: object) -> None:
 def test_a_record_from_the_day_after_tomorrow_is_refused_and_the_clock_stays() -> None:
     shop = Shop()
     stamp = hlc.pack(START_MS + 2 * hlc.AHEAD_MS, 0)
-    with pytest.raises(InvalidRequest, match="ahead"):
+    with pytest.raises(Conflict, match="ahead"):
         incoming(BY_NAME["identities"], [bytes(20), stamp, b"x", ""], shop.clock)
     assert shop.clock.stamp() < stamp
 

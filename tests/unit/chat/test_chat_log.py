@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 from chat_kit import in_loop
 
-from topicd.errors import FormatError
+from topicd.errors import FormatError, StorageCorrupt
 from topicd.paths import RunDir
 from topicd.shards.chat.log import OperationLog
 from topicd.shards.chat.operations import Clean, Entry, LogEntry, Unreadable
@@ -19,13 +19,18 @@ class Record(NamedTuple):
 
 
 class Topic:
-    """What is left of it, handed out in pages of two."""
+    """What is left of it, handed out in pages of two; damaged: first and last seq of what cannot be read."""
 
     def __init__(self, *seqs: int) -> None:
         self._records = [Record(seq, Entry(seq, [Clean(seq)]).pack()) for seq in seqs]
+        self.damaged: tuple[int, int] = (0, 0)
 
     async def fetch(self, topic: str, after: int, **_: Any) -> list[Record]:
-        return [record for record in self._records if record.seq > after][:2]
+        first, last = self.damaged
+        if first <= after + 1 <= last:
+            raise StorageCorrupt("a frame fails its checksum", first_seq=first, last_seq=last)
+        end = first if first > after else 1_000
+        return [record for record in self._records if after < record.seq < end][:2]
 
 
 def log_of(tmp_path: Any, *seqs: int) -> OperationLog:
@@ -67,6 +72,43 @@ async def test_what_the_log_has_no_more_is_an_error_or_told(
     # Nothing is passed over without a word: all seqs, once each, in order.
     assert [seq for seq, _ in found] == sorted(seq for seq, _ in found)
     assert len(there) + sum(count for _, count in told) == span[1] - span[0]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "span", "told"),
+    [
+        ((3, 4), (0, 6), [(4, 2)]),
+        ((1, 2), (0, 6), [(2, 2)]),
+        ((5, 9), (0, 6), [(6, 2)]),  # beyond what is read
+        ((1, 4), (2, 6), [(4, 2)]),  # from before it
+    ],
+)
+@pytest.mark.fault("CHT-09")
+@in_loop
+async def test_what_is_damaged_in_the_log_is_an_error_or_told(
+    tmp_path: Any, damaged: tuple[int, int], span: tuple[int, int], told: list[tuple[int, int]]
+) -> None:
+    oplog = log_of(tmp_path, 1, 2, 3, 4, 5, 6)
+    oplog._client.damaged = damaged  # type: ignore[attr-defined]
+    with pytest.raises(StorageCorrupt, match="fails its checksum"):
+        await read(oplog, *span)
+    found = await read(oplog, *span, over_holes=True)
+    assert [(seq, entry.entries) for seq, entry in found if isinstance(entry, Unreadable)] == told
+    good = [seq for seq in range(span[0] + 1, span[1] + 1) if not damaged[0] <= seq <= damaged[1]]
+    assert [seq for seq, entry in found if isinstance(entry, Entry)] == good
+
+
+@pytest.mark.fault("CHT-09")
+@in_loop
+async def test_damage_that_does_not_say_where_it_ends_is_an_error_either_way(tmp_path: Any) -> None:
+    oplog = log_of(tmp_path, 1, 2, 3)
+
+    async def fetch(topic: str, after: int, **_: Any) -> list[Record]:
+        raise StorageCorrupt("somewhere")
+
+    oplog._client.fetch = fetch  # type: ignore[method-assign, assignment]
+    with pytest.raises(StorageCorrupt):
+        await read(oplog, 0, 3, over_holes=True)
 
 
 @pytest.mark.parametrize("over_holes", [True, False])

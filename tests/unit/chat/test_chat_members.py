@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topicd.errors import Conflict, Forbidden, InvalidRequest
-from topicd.shards.chat import keys, members, membership
+from topicd.shards.chat import identity, keys, members, membership
+from topicd.shards.chat.identity import Identity
 from topicd.shards.chat.members import Member, merge
 from topicd.shards.chat.messages import is_member
-from topicd.shards.chat.store import MEMBERS, SEEN_MEMBER
+from topicd.shards.chat.store import IDENTITY, MEMBERS, SEEN_IDENTITY, SEEN_MEMBER
+
+GOLDEN = "a7241a7b16f62e1dcaf85cba6530a4a2e3169f537da5804f8cd6d2c791fd6c46"
 
 few = st.integers(0, 6)
 rows = st.builds(Member, st.integers(0, 1), few, few)
@@ -111,6 +114,7 @@ def test_S17_the_same_row_has_the_same_id_and_each_field_changes_it() -> None:
         record_id("room", "ann", base._replace(removed_at=0)),
     }
     assert len(others) == 5
+    assert record_id("room", "ann", base).hex() == GOLDEN  # on every machine
     assert record_id("room", "ann", base) not in others
 
 
@@ -131,6 +135,16 @@ def test_S18_every_row_has_exactly_one_index_row(steps: list[tuple[str, str, int
     for key, value in shop.rows(MEMBERS):
         expected[members.record_id(key[:32], key[32:], unpack_member(value))] = key
     assert index == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ann", "bob"]), st.integers(1, 5), st.binary(min_size=1, max_size=2))))
+def test_S18_every_identity_has_exactly_one_index_row(steps: list[tuple[str, int, bytes]]) -> None:
+    shop = Shop()
+    for user, stamp, blob in steps:
+        shop.identity(user, blob, stamp)
+    expected = {identity.record_id(user, Identity.from_value(value)): user for user, value in shop.rows(IDENTITY)}
+    assert dict(shop.rows(SEEN_IDENTITY)) == expected
+    assert len(expected) == len({user for user, _, _ in steps})
 
 
 def test_only_admins_change_members_and_anybody_may_leave() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from topicd.errors import Conflict, InvalidRequest
 from topicd.shards.chat import changes, hlc, identity, inbox, keys, messages, retention
 from topicd.shards.chat.members import xor
+from topicd.shards.chat.names import Names
 from topicd.shards.chat.operations import Clean, Entry, PutIdentity, Retain, Send
 from topicd.shards.chat.rows import InboxEntry, Message
 from topicd.shards.chat.store import (
@@ -298,6 +299,23 @@ def test_S23_only_what_is_behind_the_cutoff_remains(shop: Shop) -> None:
     assert texts(shop, "room") == (["1", "1"], "")
     with pytest.raises(Conflict, match="older than"):
         shop.send("room", "late", "ann", stamp=hlc.pack(cutoff, 7))
+
+
+def test_S23_nobody_is_shown_the_words_of_a_message_behind_the_cutoff(shop: Shop) -> None:
+    """Also before its row is cleaned: the inbox keeps the beginning of the last message."""
+    shop.send("room", "secret", "ann")
+    ann, names = keys.user_id("ann"), Names(shop.view)
+    (row,) = inbox.page(shop.store, ann, "", 9).rows
+    assert names.row(ann, row)["preview"] == "secret"
+    shop.do(Retain(START_MS))
+    assert names.row(ann, row)["preview"] == ""
+
+
+def test_a_chat_that_was_made_by_its_id_has_a_name_once_somebody_says_it(shop: Shop) -> None:
+    shop.send(keys.chat_id("room").hex(), "x", "ann")
+    assert Names(shop.view).chat_name(keys.chat_id("room")) == ""
+    shop.send("room", "y", "ann")
+    assert Names(shop.view).chat_name(keys.chat_id("room")) == "room"
 
 
 def test_S23_cleaning_goes_on_where_a_crash_stopped_it(tmp_path: Path) -> None:

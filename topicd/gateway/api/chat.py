@@ -221,7 +221,9 @@ def _change_frame(change: Any) -> bytes:
 async def events(call: Call, room: str) -> Reply | None:
     """Messages of a chat as they come; Last-Event-ID or after_seq says where to go on."""
     said = call.head.headers.get(b"last-event-id", b"").decode("latin-1") or call.params.get("after_seq", "")
-    after_seq = int(said) if said.isascii() and said.isdigit() and len(said) < 11 else None
+    if said and not (said.isascii() and said.isdigit() and int(said[:11]) <= U32_MAX):
+        raise errors.invalid(f"a stream begins behind a seq of 0 to {U32_MAX}, not {said!r:.50}")
+    after_seq = int(said) if said else None
     user = _user(call, call.params.get("user"))
     chat = _chat(call.service)
     await _asked(chat.members(room, user=user))  # a refusal is an answer, not an event
