@@ -152,9 +152,8 @@ class ChatShard:
                 raise Conflict("the store serves again")
             if self._stop.is_set():
                 raise NotReady("the chat process stops")
-            self._opened(await self._mended(over_holes=want.over_holes))
-            service = self._service
-            assert service is not None
+            service = await self._mended(over_holes=want.over_holes)
+            self._opened(service)
         self._process.progress(100, "")
         log.info("the chat store serves again", extra={"seq": service.view.applied})
         return {"seq": service.view.applied, "rows": await admin.rows_of(service.store)}

@@ -173,23 +173,44 @@ def test_what_two_stores_lack_makes_them_equal(
     archive.run(Without(), archive.Options(where, (chat_log.TOPIC,), archived))
 
 
-def test_what_two_stores_lack_is_what_their_sync_exchanges(tmp_path: Path) -> None:
+def ids_of(client: Client) -> set[str]:
+    return {one.id for room in ("room", "cellar") for one in client.chat.messages(room)}
+
+
+@pytest.mark.parametrize("archives", [1, 2], ids=["archive and live", "two archives"])
+@pytest.mark.parametrize("method", ["digest", "negentropy"])
+def test_what_two_stores_lack_is_what_their_sync_exchanges(tmp_path: Path, archives: int, method: str) -> None:
     with Pair(tmp_path / "pair") as pair:
         here, there = (daemon.client() for daemon in pair.daemons)
         here.chat.send_many([("room", f"both {n}") for n in range(20)], user="ann")
+        here.chat.add("room", "cid")
+        here.chat.add("room", "dan")
+        there.chat.send("cellar", "mine", user="bob")
         assert pair.sync(here.chat, 1, "digest")["equal"]
         here.chat.send_many([("room", f"here {n}") for n in range(7)], user="ann")
         here.chat.put_identity("ann", b"key")
+        here.chat.remove("room", "cid")  # both have changed his row
+        there.chat.add("room", "cid", role="admin")
+        there.chat.remove("room", "dan")
         there.chat.send_many([("cellar", f"there {n}") for n in range(5)], user="bob")
-        root = tmp_path / "archive"
+        roots = [tmp_path / "first", tmp_path / "second"][:archives]
         places = [connection_options(str(daemon.run.socket), 60.0) for daemon in pair.daemons]
-        archive.run(Without(), archive.Options(places[0], (chat_log.TOPIC,), root))
-        report = anti_entropy.run(Without(), anti_entropy.Options(places[1], root))
-        told = {row["domain"]: (row["second_lacks"], row["first_lacks"]) for row in report.rows}
-        found = pair.sync(here.chat, 1, "negentropy")
+        for place, root in zip(places, roots, strict=False):
+            archive.run(Without(), archive.Options(place, (chat_log.TOPIC,), root))
+        plan = tmp_path / "plan.ndjson"
+        second = roots[1] if archives == 2 else None
+        report = anti_entropy.run(Without(), anti_entropy.Options(places[1], roots[0], second, plan=plan))
+        before = [ids_of(client) for client in (here, there)]
+        found = pair.sync(here.chat, 1, method)
         assert found["equal"]
+        # How many of each domain went which way, and of the messages which ones.
+        told = {row["domain"]: (row["second_lacks"], row["first_lacks"]) for row in report.rows}
         assert told == {name: (one["sent"], one["received"]) for name, one in found["domains"].items()}
-        assert told["messages"] == (7, 5)
+        assert told == {"messages": (7, 5), "members": (2, 2), "identities": (1, 0)}
+        lines = [json.loads(line) for line in plan.read_text().splitlines()]
+        for client, had, side in zip((here, there), before, ("first", "second"), strict=True):
+            lacked = {line["id"] for line in lines if (line["domain"], line["lacks"]) == ("messages", side)}
+            assert ids_of(client) - had == lacked
 
 
 def test_what_is_no_chat_log_is_refused(where: ConnectionOptions, client: Client, tmp_path: Path) -> None:
