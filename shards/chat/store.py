@@ -249,7 +249,10 @@ class RocksStore:
                     batch.delete(key, handle)
                 else:
                     batch.put(key, value, handle)
-        self._db.write(batch, self._unlogged)
+        try:
+            self._db.write(batch, self._unlogged)
+        except Exception as exc:
+            raise _failure(exc) from None
 
     def flush(self) -> None:
         # A flush of one table is no flush of all; a checkpoint is, and all at once.
@@ -335,7 +338,11 @@ def _no_failure_unnamed() -> Iterator[None]:
     try:
         yield
     except Exception as exc:
-        raise StorageFailed(f"the engine of the chat store: {exc}") from None
+        raise _failure(exc) from None
+
+
+def _failure(exc: Exception) -> StorageFailed:
+    return StorageFailed(f"the engine of the chat store: {exc}")
 
 
 class MemoryStore:

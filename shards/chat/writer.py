@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from topicd.clock import Clock
-from topicd.errors import NotReady, Throttled, TopicdError
+from topicd.errors import NotReady, StorageFailed, Throttled, TopicdError
 from topicd.limits import MIB
 from topicd.shards.chat.changes import Told
 from topicd.shards.chat.log import OperationLog
-from topicd.shards.chat.operations import Entry, Operation
-from topicd.shards.chat.view import View
+from topicd.shards.chat.operations import Entry, LogEntry, Operation
+from topicd.shards.chat.view import Applied, View
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,11 @@ class Writer:
             raise
         except BaseException as exc:
             self.failure = exc
-            log.exception("chat operations cannot be applied")
+            log.error(
+                "chat operations cannot be applied, the process begins anew",
+                extra={"error": exc},
+                exc_info=None if isinstance(exc, StorageFailed) else exc,
+            )
 
     async def _apply_stored(self) -> None:
         """All that are known to be in the log, from the first on."""
@@ -128,7 +132,7 @@ class Writer:
                 await self._fetch_around(ready)
                 return
             expected += 1
-        applied = self._view.apply([(seq, item.entry) for seq, item in ready])
+        applied = self._applied([(seq, item.entry) for seq, item in ready])
         self._tell(applied.told)
         for (_, item), outcomes in zip(ready, applied.outcomes, strict=True):
             self._answer(item, outcomes)
@@ -136,7 +140,7 @@ class Writer:
     async def _fetch_around(self, ready: list[tuple[int, _Waiting]]) -> None:
         waiting = dict(ready)
         async for entries in self._log.read(self._view.applied, ready[-1][0]):
-            applied = self._view.apply(entries)
+            applied = self._applied(entries)
             self._tell(applied.told)
             for (seq, _), outcomes in zip(entries, applied.outcomes, strict=True):
                 if seq in waiting:
@@ -144,7 +148,17 @@ class Writer:
 
     async def _fetch(self, up_to: int) -> None:
         async for entries in self._log.read(self._view.applied, up_to):
-            self._tell(self._view.apply(entries).told)
+            self._tell(self._applied(entries).told)
+
+    def _applied(self, entries: Sequence[tuple[int, LogEntry]]) -> Applied:
+        """A batch that was not written is missing: nothing may be applied behind it, whoever asked for it."""
+        if self.failure is not None:
+            raise NotReady("the chat process begins anew")
+        try:
+            return self._view.apply(entries)
+        except BaseException as exc:
+            self.failure = exc
+            raise
 
     def _answer(self, item: _Waiting, outcomes: list[Any]) -> None:
         self.entries += 1

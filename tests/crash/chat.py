@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import random
 import secrets
-import select
-import socket
 import sys
 import tempfile
 import threading
@@ -18,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.chatpair import Pair
+from tests.support.chatpair import Pair, Wire
 from tests.support.daemon import SUPERVISOR
 from topicd.client.blocking.chat import Chat
 from topicd.errors import ChatNotFound, Conflict, ConnectionLost, Forbidden, TopicdError
@@ -27,49 +25,6 @@ USERS = [f"user {number}" for number in range(8)]
 ROOMS = [f"room {number}" for number in range(5)]
 SKEW_MS = 7 * 60_000
 VICTIMS = ("chat-00", "chat-00", "dlv-00", "wal-00", SUPERVISOR)
-
-
-class Wire:
-    """Two ports that lead to the two stores until they do not."""
-
-    def __init__(self, ports: tuple[int, int]) -> None:
-        self._left = 0
-        self._listeners = []
-        for port in ports:
-            listener = socket.create_server(("127.0.0.1", 0))
-            self._listeners.append(listener)
-            threading.Thread(target=self._serve, args=(listener, port), daemon=True).start()
-
-    def cut_after(self, size: int) -> None:
-        """Bytes that still come through, of all connections together; then they break."""
-        self._left = size
-
-    def sync(self, pair: Pair, chat: Chat, to: int, method: str) -> dict[str, Any]:
-        port = self._listeners[to].getsockname()[1]
-        return chat.sync(f"tcp://127.0.0.1:{port}", token=pair.secret, method=method)
-
-    def _serve(self, listener: socket.socket, port: int) -> None:
-        while True:
-            try:
-                near, _ = listener.accept()
-            except OSError:
-                return
-            with near, socket.create_connection(("127.0.0.1", port)) as far:
-                self._carry(near, far)
-
-    def _carry(self, near: socket.socket, far: socket.socket) -> None:
-        while True:
-            for one in select.select((near, far), (), ())[0]:
-                data = one.recv(65_536)[: max(0, self._left)]
-                self._left -= len(data)
-                if not data:
-                    return
-                (far if one is near else near).sendall(data)
-
-    def close(self) -> None:
-        for listener in self._listeners:
-            listener.shutdown(socket.SHUT_RDWR)
-            listener.close()
 
 
 class Storm:

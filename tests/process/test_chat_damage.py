@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.process.cli_kit import run_ctl
-from tests.support.chatpair import CHAT, Pair
+from tests.support.chatpair import CHAT, Pair, Wire
 from tests.support.daemon import Daemon, wait_until
 from topicd.client.blocking.chat import Chat
-from topicd.errors import FormatError, InvalidRequest, StorageCorrupt
+from topicd.errors import Conflict, FormatError, InvalidRequest, StorageCorrupt
 
 LITTLE = {"TOPICD_CHECKPOINT_MS": "100", "TOPICD_SNAPSHOT_MS": "200"}
 
@@ -186,3 +186,23 @@ def test_records_of_a_far_future_are_refused_and_all_others_exchanged(tmp_path: 
         assert here.send("room", "the clock is what it was", user="ann").seq == 6
         times = [one.ms for one in here.messages("room")]
         assert times[-1] - times[0] < 3_600_000
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["pushed", "fetched"])
+@pytest.mark.parametrize("method", ["digest", "negentropy"])
+@pytest.mark.fault("CHT-02")
+def test_a_comparison_that_broke_off_goes_on_with_what_is_left(tmp_path: Path, side: int, method: str) -> None:
+    with Pair(tmp_path) as pair:
+        wire, chats = Wire(pair.ports), pair.chats()
+        one, other = chats[side], chats[1 - side]
+        one.send_many([("room", f"{number} {'x' * 200}") for number in range(4_000)], user="ann")
+        wire.cut_after(2_000_000 if method == "digest" else 1_000_000)  # in the middle of the records
+        with pytest.raises(Conflict, match="went away"):
+            wire.sync(pair, chats[0], 1, method)
+        there = len(list(other.messages("room")))
+        assert 0 < there < 4_000
+        found = pair.sync(chats[0], 1, method)
+        assert found["equal"]
+        assert found["domains"]["messages"]["received" if side else "sent"] == 4_000 - there
+        assert one.digest() == other.digest()
+        wire.close()

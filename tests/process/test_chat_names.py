@@ -63,6 +63,18 @@ def test_the_operator_may_wait_for_a_chat(daemon: Daemon, chat: Chat) -> None:
     wait_until(lambda: [one.text for one in heard] == ["here it is"], "the first message")
 
 
+def test_who_heard_more_than_there_is_hears_what_comes(daemon: Daemon, chat: Chat) -> None:
+    """As after a restored backup."""
+    chat.send("restored", "kept", user="ann")
+    heard: list[Any] = []
+    events = daemon.client().chat.watch("restored", after_seq=50)
+    threading.Thread(target=lambda: heard.extend([next(events), next(events)]), daemon=True).start()
+    wait_until(lambda: chat.signal("restored", "typing", user="ann"), "somebody listens")
+    chat.send("restored", "new", user="ann")
+    wait_until(lambda: len(heard) == 2, "the signal and the message")
+    assert heard[1].text == "new"
+
+
 def test_a_chat_that_is_only_known_by_a_removal_does_not_exist(chat: Chat) -> None:
     assert not chat.remove("nowhere", "zed")
     with pytest.raises(ChatNotFound):

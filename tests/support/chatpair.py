@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +62,46 @@ class Pair:
 
     def sync(self, chat: Chat, to: int, method: str) -> dict[str, Any]:
         return chat.sync(f"tcp://127.0.0.1:{self.ports[to]}", token=self.secret, method=method)
+
+
+class Wire:
+    """Two ports that lead to the two stores until they do not."""
+
+    def __init__(self, ports: tuple[int, int]) -> None:
+        self._left = 0
+        self._listeners = []
+        for port in ports:
+            listener = socket.create_server(("127.0.0.1", 0))
+            self._listeners.append(listener)
+            threading.Thread(target=self._serve, args=(listener, port), daemon=True).start()
+
+    def cut_after(self, size: int) -> None:
+        """Bytes that still come through, of all connections together; then they break."""
+        self._left = size
+
+    def sync(self, pair: Pair, chat: Chat, to: int, method: str) -> dict[str, Any]:
+        port = self._listeners[to].getsockname()[1]
+        return chat.sync(f"tcp://127.0.0.1:{port}", token=pair.secret, method=method)
+
+    def _serve(self, listener: socket.socket, port: int) -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            with near, socket.create_connection(("127.0.0.1", port)) as far:
+                self._carry(near, far)
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        while True:
+            for one in select.select((near, far), (), ())[0]:
+                data = one.recv(65_536)[: max(0, self._left)]
+                self._left -= len(data)
+                if not data:
+                    return
+                (far if one is near else near).sendall(data)
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.close()

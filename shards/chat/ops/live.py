@@ -27,7 +27,8 @@ def subscribe(call: Call, want: wire.Subscribe) -> dict[str, Any]:
         made = InboxSubscription(live, call.out, call.request_id, want.credit, user)
     else:
         chat, meta, acting = visible(call, want.chat, want.user, made_later=True)
-        after = meta.last_seq if want.after_seq is None else want.after_seq
+        # One who heard more than there is, because a backup was restored for example, hears what comes.
+        after = meta.last_seq if want.after_seq is None else min(want.after_seq, meta.last_seq)
         leaves = None if meta.kind == Kind.DM else acting  # of two users nobody can be removed
         made = ChatSubscription(live, call.out, call.request_id, want.credit, chat, leaves, after)
     call.subscriptions[call.request_id] = made

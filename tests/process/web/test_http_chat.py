@@ -162,6 +162,8 @@ def test_streams_have_no_hole_whoever_dies(tmp_path: Path) -> None:
         wait_until(lambda: rows.heard[-1][1]["row"]["preview"] == str(sent), "the last change of the inbox")
         chat.remove("live", "bob")
         wait_until(lambda: rows.heard[-1][1]["row"] is None, "that it is gone")
+        event, body = wait_until(lambda: messages.heard[sent:], "the end")[0]
+        assert (event, body["error"]) == ("error", "ended")
         assert {event for event, _ in rows.heard} == {"chat"}
         for one in (messages, rows):
             one.over = True

@@ -43,11 +43,11 @@ MUTANTS = [
     (
         "chat: answered before it is applied",
         "shards/chat/writer.py",
-        "        applied = self._view.apply([(seq, item.entry) for seq, item in ready])\n",
+        "        applied = self._applied([(seq, item.entry) for seq, item in ready])\n",
         "        for _, item in ready:\n"
         "            self._answer(item, [True] * len(item.entry.operations))\n"
         "        await asyncio.sleep(0)\n"
-        "        applied = self._view.apply([(seq, item.entry) for seq, item in ready])\n",
+        "        applied = self._applied([(seq, item.entry) for seq, item in ready])\n",
         "test_chat_writer.py",
     ),
     (
@@ -226,5 +226,12 @@ MUTANTS = [
         "        if table.prefix:\n            made.set_prefix_extractor(",
         "        if table.prefix > 2:\n            made.set_prefix_extractor(",
         "test_chat_engine.py",
+    ),
+    (
+        "chat: behind a batch that was not written the next one is applied",
+        "shards/chat/writer.py",
+        '        if self.failure is not None:\n            raise NotReady("the chat process begins anew")\n',
+        "",
+        "test_chat_writer.py",
     ),
 ]

@@ -12,14 +12,14 @@ import pytest
 from chat_kit import START_MS, in_loop
 
 from topicd.clock import SystemClock
-from topicd.errors import ConnectionLost, FormatError, Throttled
+from topicd.errors import ConnectionLost, FormatError, NotReady, StorageFailed, Throttled
 from topicd.shards.chat import checking, keys, writer
 from topicd.shards.chat.changes import Told
 from topicd.shards.chat.log import OperationLog, Place
 from topicd.shards.chat.operations import LogEntry, Operation, PutIdentity, unpacked
 from topicd.shards.chat.service import Service
 from topicd.shards.chat.shard import ChatShard
-from topicd.shards.chat.store import IDENTITY, MemoryStore, RocksStore
+from topicd.shards.chat.store import IDENTITY, MemoryStore, RocksStore, Writes
 from topicd.shards.chat.view import View
 from topicd.shards.chat.writer import Writer
 
@@ -151,6 +151,33 @@ async def test_an_entry_of_somebody_else_in_between_is_applied_and_hurts_nobody(
     assert (await first, await second) == ([True], [True])
     assert desk.view.applied == 3
     assert desk.writer.failure is None
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@in_loop
+async def test_behind_a_batch_that_was_not_written_nothing_is_applied(asked: bool) -> None:
+    """Also where somebody who looks at the log, for example verify, brings it about: the process begins anew."""
+    desk = Desk()
+    write = desk.store.write
+
+    def refused(writes: Writes) -> None:
+        desk.store.write = write  # type: ignore[method-assign]
+        raise StorageFailed("no room")
+
+    first = desk.put("ann", 1)
+    desk.store.write = refused  # type: ignore[method-assign]
+    desk.log.store(0, answered=asked)
+    if not asked:
+        with pytest.raises(ConnectionLost):
+            await first
+        with pytest.raises(StorageFailed):
+            await desk.writer.catch_up()
+    desk.put("bob", 2)
+    desk.log.store(1)
+    await settled()
+    assert isinstance(desk.writer.failure, StorageFailed | NotReady)
+    assert (desk.blob("ann"), desk.blob("bob")) == (None, None)
+    assert View(desk.store).applied == 0
 
 
 @in_loop
