@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from topicd.disk.fs import RealFs
 from topicd.errors import FormatError, StorageCorrupt
-from topicd.shards.chat.log import OperationLog
+from topicd.shards.chat.log import OperationLog, Place
 from topicd.shards.chat.store import TABLES, RocksStore, Row, Store, Table, Tuning
 from topicd.shards.chat.view import View
 
@@ -67,12 +67,19 @@ def begin_from_base(where: Path, work: Path) -> int:
     return seq
 
 
+def check_owner(view: View, place: Place) -> None:
+    if view.applied and view.topic_id != place.topic_id:
+        raise FormatError(
+            f"the chat store was made by another log, topic {view.topic_id}, not {place.topic_id}: "
+            "move it away, or bring that topic back"
+        )
+
+
 async def go_on(oplog: OperationLog, store: RocksStore, up_to: int, *, over_holes: bool = False) -> None:
     """Applies what the log has more than the store."""
-    topic_id = (await oplog.place()).topic_id
-    view = View(store, topic_id)
-    if view.topic_id != topic_id:
-        raise FormatError(f"the store {store.path} belongs to another log than {oplog.topic}")
+    place = await oplog.place()
+    view = View(store, place.topic_id)
+    check_owner(view, place)
     async for entries in oplog.read(view.applied, up_to, over_holes=over_holes):
         view.apply(entries)
         await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from topicd.shards.chat.domains import BY_NAME, DOMAINS
 from topicd.shards.chat.store import SEEN_MSG, Store
 
 PIECE = 2_000  # rows between two looks at the loop
-_OTHERS = 3_000  # written messages by which the digest of another store's cutoff is forgotten, if nobody asks for it
+_OTHERS = 1_000_000  # written messages by which the digest of another cutoff is forgotten, if nobody asks for it
 
 Records = list[tuple[bytes | None, bytes | None]]  # (old, new) ids
 

@@ -34,7 +34,7 @@ from topicd.shards.chat.ops import admin, live, members, messages, sync
 from topicd.shards.chat.service import Service
 from topicd.shards.chat.session import base_hello
 from topicd.shards.chat.store import RocksStore, Tuning
-from topicd.shards.chat.view import unreadable_of
+from topicd.shards.chat.view import View, unreadable_of
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +171,7 @@ class ChatShard:
         oplog, work = self._oplog(), self._where / "rebuilt"
         try:
             place = await oplog.open()
+            self._check_owner(place)
             made = await checking.replayed(oplog, self._where, work, place.head_seq, over_holes=over_holes)
             made.close()
         finally:
@@ -178,6 +179,18 @@ class ChatShard:
         store = RocksStore(self._where / "rocks")
         store.replace(work)
         store.close()
+
+    def _check_owner(self, place: Place) -> None:
+        """A store that another log has made is not thrown away: this log does not have what is in it."""
+        if (self._where / "rocks").exists():
+            try:
+                store = RocksStore(self._where / "rocks").open()
+            except FormatError:
+                return  # nobody can tell
+            try:
+                checking.check_owner(View(store), place)
+            finally:
+                store.close()
 
     def _oplog(self) -> OperationLog:
         count = int(self._process.info.extras["delivery_shards"])
@@ -204,11 +217,7 @@ class ChatShard:
         where = self._where
         service = Service(self._process.settings, self._process.clock, store, oplog, where)
         view = service.view
-        if view.applied and view.topic_id != place.topic_id:
-            raise FormatError(
-                f"the chat store {where} belongs to another log than {oplog.topic}: "
-                "move it away, or bring the topic back"
-            )
+        checking.check_owner(view, place)
         view.topic_id = place.topic_id
         if view.applied > place.head_seq:
             await self._made_anew(service, place, over_holes)

@@ -206,3 +206,30 @@ def test_a_comparison_that_broke_off_goes_on_with_what_is_left(tmp_path: Path, s
         assert found["domains"]["messages"]["received" if side else "sent"] == 4_000 - there
         assert one.digest() == other.digest()
         wire.close()
+
+
+def test_a_store_that_another_log_made_is_not_thrown_away(daemon: Daemon, tmp_path: Path) -> None:
+    filled(daemon)
+    daemon.stop()
+    with Daemon(tmp_path / "other", wal_shards=1, delivery_shards=1) as other:
+        other.client().publish("first", b"so that the log has another id")
+    with Daemon(tmp_path / "other", wal_shards=1, delivery_shards=1, env={**CHAT, **LITTLE}) as other:
+        other.client().chat.send("room", "its own", user="ann")
+        other.stop()
+        rocks = other.data.chat(0) / "rocks"
+        rocks.rename(tmp_path / "own")
+        shutil.copytree(daemon.data.chat(0) / "rocks", rocks)
+        other.start().wait_ready()
+        chat = other.client().chat
+        with pytest.raises(StorageCorrupt, match="made by another log"):
+            chat.inbox("ann")
+        for over_holes in (False, True):
+            with pytest.raises(FormatError, match="move it away"):
+                chat.rebuild(over_holes=over_holes)
+        rocks.rename(tmp_path / "moved away")
+        chat.rebuild()
+        assert [one.text for one in chat.messages("room")] == ["its own"]
+    shutil.rmtree(daemon.data.chat(0) / "rocks")
+    (tmp_path / "moved away").rename(daemon.data.chat(0) / "rocks")
+    daemon.start().wait_ready()
+    assert len(list(daemon.client().chat.messages("room"))) == 200

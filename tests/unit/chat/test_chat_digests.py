@@ -365,8 +365,9 @@ def test_the_first_message_of_an_empty_side_is_that_of_the_protocol() -> None:
 
 
 def test_messages_are_those_of_another_implementation() -> None:
-    """Each conversation was held by two sides of the crate `negentropy` (see the file); ours says the same, byte by
-    byte, in either role. Where messages are cut short is left to each implementation: there the outcome is the same."""
+    """Each conversation was held by two sides of the crate `negentropy`, or begun by the one of nostr-tools (see the
+    file); ours says the same, byte by byte, in either role. Where messages are cut short is left to each
+    implementation: there the outcome is the same."""
     conversations = json.loads(VECTORS.read_text())["conversations"]
     assert sum(not talk["frame"] for talk in conversations) >= 5
     for talk in conversations:
