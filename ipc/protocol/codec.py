@@ -80,6 +80,7 @@ class Hello(NamedTuple):
     shards: tuple[str, ...]
     limits: dict[str, Any]
     chat_port: int = 0  # of the chat store over TCP; 0: none
+    chat: bool | None = None  # is there a chat store? None: not said
 
 
 def append_head(
@@ -220,10 +221,11 @@ def parse_hello(body: dict[str, Any]) -> Hello:
     count = number(body, "delivery_shards")
     if count < 1 or len(shards) != count:
         raise FormatError(f"the daemon's hello claims {count} delivery shards and names {len(shards)}")
-    shard, chat_port = body.get("shard"), body.get("chat_port")
+    shard, chat_port, chat = body.get("shard"), body.get("chat_port"), body.get("chat")
     return Hello(
         shard if isinstance(shard, int) else -1,
         tuple(shards),
         limits if isinstance(limits, dict) else {},
         chat_port if isinstance(chat_port, int) else 0,
+        chat if isinstance(chat, bool) else None,
     )

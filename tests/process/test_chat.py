@@ -247,8 +247,8 @@ def test_the_asyncio_face_does_the_same(daemon: Daemon) -> None:
     asyncio.run(scene())
 
 
-def test_asyncio_listeners_have_no_hole_after_a_kill_and_hear_their_removal(daemon: Daemon) -> None:
-    async def scene() -> None:
+def test_asyncio_listeners_have_no_hole_after_a_kill_and_hear_their_removal(tmp_path: Path) -> None:
+    async def scene(daemon: Daemon) -> None:
         async with topicd.aio.connect(daemon.run.root) as client:
             chat = client.chat
             await chat.send("aio live", "0", user="ann")
@@ -277,7 +277,8 @@ def test_asyncio_listeners_have_no_hole_after_a_kill_and_hear_their_removal(daem
                 await asyncio.wait_for(listener, 30)
             assert len(heard) == 1_401
 
-    asyncio.run(scene())
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1, env=CHAT) as made:
+        asyncio.run(scene(made))
 
 
 def more_than(acked: list[str], count: int) -> None:

@@ -13,7 +13,7 @@ from tests.process.cli_kit import run_ctl
 from tests.support.chatpair import CHAT, Pair, Wire
 from tests.support.daemon import Daemon, wait_until
 from topicd.client.blocking.chat import Chat
-from topicd.errors import Conflict, FormatError, InvalidRequest, StorageCorrupt
+from topicd.errors import Conflict, ConnectionLost, FormatError, InvalidRequest, StorageCorrupt
 
 LITTLE = {"TOPICD_CHECKPOINT_MS": "100", "TOPICD_SNAPSHOT_MS": "200"}
 
@@ -233,3 +233,23 @@ def test_a_store_that_another_log_made_is_not_thrown_away(daemon: Daemon, tmp_pa
     (tmp_path / "moved away").rename(daemon.data.chat(0) / "rocks")
     daemon.start().wait_ready()
     assert len(list(daemon.client().chat.messages("room"))) == 200
+
+
+def test_who_asks_while_the_daemon_begins_anew_waits(daemon: Daemon) -> None:
+    """Its sockets are not there meanwhile: that is no daemon without a chat store."""
+    chat = daemon.client().chat
+    chat.send("room", "x", user="ann")
+    daemon.stop()
+    assert not daemon.run.chat_socket(0).exists()
+    answers: list[int] = []
+    asking = threading.Thread(target=lambda: answers.append(len(chat.inbox("ann").chats)))
+    asking.start()
+    daemon.start().wait_ready()
+    asking.join()
+    assert answers == [1]
+
+
+def test_a_chat_store_without_its_socket_is_not_there_for_now(daemon: Daemon) -> None:
+    daemon.run.chat_socket(0).unlink()
+    with pytest.raises(ConnectionLost, match="chat-00"):
+        daemon.client(timeout=0.5).chat.inbox("ann")

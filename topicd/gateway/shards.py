@@ -33,7 +33,7 @@ class Shards:
     def __init__(self, run: RunDir, count: int) -> None:
         paths = tuple(str(run.delivery_socket(shard)) for shard in range(count))
         self.shared = AioShared(
-            ShardMap(run.socket, Hello(SUPERVISOR, paths, {})), tempo=Tempo(), timeout=PATIENCE_S, token=None
+            ShardMap(run.socket, Hello(SUPERVISOR, paths, {}, chat=True)), tempo=Tempo(), timeout=PATIENCE_S, token=None
         )
         self._writes = AioRoutes(self.shared, WINDOW, creates=False, timed=True)
         self._reads = AioRoutes(self.shared, 1)

@@ -44,6 +44,7 @@ def shard_map(instance: str, settings: Settings, run: RunDir) -> dict[str, Any]:
         "wal_shards": settings.wal_shards,
         "delivery_shards": settings.delivery_shards,
         "shards": [str(run.delivery_socket(shard)) for shard in range(settings.delivery_shards)],
+        "chat": settings.chat,
         "limits": LIMITS,
     }
 

@@ -14,7 +14,7 @@ class Hello(
     op=Op.HELLO,
     open_ended=True,  # another version's HELLO is answered with the version spoken here, whatever it holds
     answer="version, server, instance, role (supervisor or delivery), shard, wal_shards, delivery_shards, "
-    "shards [socket paths], tcp_ports? (delivery shards), chat_port? (0: none), limits",
+    "shards [socket paths], tcp_ports? (delivery shards), chat? (is there a chat store), chat_port? (0: none), limits",
 ):
     version: int = anything(help="of the protocol")
     client: str = text(256, default="", help="who connects, for the log")

@@ -42,6 +42,7 @@ def hello(call: Call, want: Hello) -> None:
             "delivery_shards": place.delivery_shards,
             "shards": place.socket_paths,
             "tcp_ports": connections.tcp_ports,
+            "chat": place.settings.chat,
             "chat_port": place.settings.chat_host_port[1] if place.settings.chat_listen else 0,
             "limits": {
                 "max_batch_records": limits.MAX_BATCH_RECORDS,

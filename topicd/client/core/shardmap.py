@@ -25,6 +25,7 @@ class ShardMap:
         self.path = path.of_shard(-hello.shard) if isinstance(path, Address) and hello.shard > 0 else path
         self.paths = hello.shards
         self.chat_port = hello.chat_port
+        self.chat = hello.chat
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
 
@@ -39,6 +40,7 @@ class ShardMap:
             moved = hello.shards != self.paths
             self.paths = hello.shards
             self.chat_port = hello.chat_port or self.chat_port
+            self.chat = self.chat if hello.chat is None else hello.chat
         if moved:
             for listener in self._listeners:
                 listener()
@@ -69,7 +71,8 @@ class ShardMap:
                 raise InvalidRequest("the daemon serves no chat store over TCP: it needs chat and chat_listen")
             return replace(self.path, port=self.chat_port)
         found = RunDir(self.path.parent).chat_socket(0)
-        if not found.exists():
+        # While the process begins anew there is no file either: that is waited for.
+        if not (self.chat or found.exists()):
             raise InvalidRequest("the daemon keeps no chat store: start it with --chat")
         return found
 
