@@ -193,6 +193,27 @@ MUTANTS = [
         "topic.consumers.acked_by_all)\n",
         pytest("tests/process/test_derived.py"),
     ),
+    Mutant(
+        "routers: writers of another shard are forgotten between two of its messages",
+        "shards/delivery/routing/pump.py",
+        "self._crowded_until = now + _CROWDED_S",
+        "self._crowded_until = now",
+        pytest("tests/unit/delivery/routing/test_delivery_pump.py"),
+    ),
+    Mutant(
+        "routers: however much there is to copy, as much time is taken",
+        "shards/delivery/routing/share.py",
+        "return _FAIR if needed <= _FAIR else ",
+        "return _FAIR if needed else ",
+        pytest("tests/unit/delivery/routing/test_delivery_share.py"),
+    ),
+    Mutant(
+        "routers: records that came one by one are copied one by one",
+        "shards/delivery/routing/feeds.py",
+        "        if len(self._pieces) > 1:\n            self._join()\n",
+        "",
+        pytest("tests/unit/delivery/routing/test_delivery_feeds.py"),
+    ),
     # ---- topicd's own topics ----
     Mutant(
         "routers: what a record says is taken for a template",

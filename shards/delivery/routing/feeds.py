@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from topicd.errors import TopicdError, TopicNotFound, from_wire
 from topicd.ipc.protocol.codec import Fetched
 from topicd.ipc.protocol.messages import SourceHead, Subscribe, SubscribedTopic
-from topicd.limits import MIB, ROUTED_RECORDS
+from topicd.limits import KIB, MIB, ROUTED_RECORDS
 from topicd.shards.delivery.reading.elsewhere import NotNow, StillComing
 from topicd.shards.delivery.reading.filters import ReadFilter
 from topicd.shards.delivery.reading.reading import Reader
@@ -26,6 +26,7 @@ from topicd.shards.delivery.topic.topic import Topic
 
 _WINDOW = MIB
 _READ_BYTES = MIB
+_JOINED = 128 * KIB  # pieces below that are handed out as one
 
 
 class Piece(NamedTuple):
@@ -159,7 +160,24 @@ class RemoteFeed(Feed, Listener):
             if self._error is not None:
                 raise self._error
             return None
+        if len(self._pieces) > 1:
+            self._join()
         return self._pieces[0][0]
+
+    def _join(self) -> None:
+        """Records that came one by one while the router did something else are one piece of work."""
+        pieces = self._pieces
+        joined, size = [pieces.popleft()], 0
+        while pieces and pieces[0][0].gap is None:
+            size += joined[-1][1]
+            if size >= _JOINED:
+                break
+            joined.append(pieces.popleft())
+        first, last = joined[0][0], joined[-1][0]
+        if len(joined) > 1:
+            data = b"".join(memoryview(piece.buffer)[piece.start : piece.end] for piece, _ in joined)
+            first = Piece(data, 0, len(data), last.next_from, first.gap)
+        pieces.appendleft((first, sum(cost for _, cost in joined)))
 
     def done(self, piece: Piece) -> None:
         if self._pieces and self._pieces[0][0] is piece:

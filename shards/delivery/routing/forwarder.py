@@ -28,6 +28,7 @@ from topicd.shards.delivery.routing import copies
 from topicd.shards.delivery.routing.definition import Definition
 from topicd.shards.delivery.routing.feeds import Feed, Piece
 from topicd.shards.delivery.routing.pauses import Pauses
+from topicd.shards.delivery.routing.pump import Seen
 from topicd.shards.delivery.routing.tools import Tools
 from topicd.shards.delivery.topic.flight import InFlight, Waiter
 from topicd.shards.delivery.topic.inflows import Inflow, Mark
@@ -61,7 +62,8 @@ class Forwarder:
         self._held = False
         self._gives_way = False  # for a moment, to writers
         self._pauses = Pauses()
-        self._known_head = 0  # of the source, when the pump asked
+        self._seen_head = 0  # of the source, when the pump asked
+        self._seen_position = self.position
         self._awaited: list[tuple[int, Callable[[], None]]] = []
         self.closed = False
 
@@ -90,10 +92,13 @@ class Forwarder:
 
     # ---- its share of the time ----
 
-    def crowded(self) -> bool:
-        head = self.feed.head
-        moved, self._known_head = head != self._known_head, head
-        return moved and self.feed.remote and not self._tools.fed(self.one.source)
+    def seen(self) -> Seen:
+        """Of what was there when its source was found nothing has come."""
+        head, position = self.feed.head, self.position
+        came = max(0, head - self._seen_head) if self._seen_head else 0
+        passed = max(0, position - self._seen_position)
+        self._seen_head, self._seen_position = head, position
+        return Seen(came, passed, bool(came) and self.feed.remote and not self._tools.fed(self.one.source))
 
     def late_ms(self) -> int:
         stands = self.waiting is not None or not self.behind_since

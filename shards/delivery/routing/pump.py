@@ -1,21 +1,27 @@
 """When routers work. Promise: copying keeps the loop for a few milliseconds at most; while clients write, here or to a
-source in another shard, copying takes a small share of the time unless somebody waits for it. A router that has been
-behind for long takes more and more, so that it is not left behind for good.
+source in another shard, copying takes its share of the time (share.py) unless somebody waits for it. A router that has
+been behind for long takes more and more, so that it is not left behind for good.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from topicd.shards.delivery.counters import Counters
+from topicd.shards.delivery.routing.share import Share
 
 _SLICE_S = 0.002
-_WHOLE = 2.5  # what a copy costs in all: as much again and more goes into its arrival and its checkpoint
-_POLITE = 20.0 * _WHOLE  # while clients write: so many times the time that was spent is left to them
 _PAUSE_MAX_S = 0.1
+_CROWDED_S = 0.2  # who has written so lately writes still: a router sees it only when it asks
 _PATIENT_MS = 10_000  # behind for so long a router goes on leaving it to them; after twice that it leaves nothing
+
+
+class Seen(NamedTuple):
+    came: int  # records of its source
+    passed: int  # of those, copied or left out
+    crowded: bool  # did clients write them, in another shard?
 
 
 class Worker(Protocol):
@@ -26,8 +32,8 @@ class Worker(Protocol):
     def run(self) -> None:
         """One batch."""
 
-    def crowded(self) -> bool:
-        """Have clients written to its source, in another shard, since this was last asked?"""
+    def seen(self) -> Seen:
+        """What has happened since this was last asked."""
 
     def late_ms(self) -> int:
         """How long it has been behind."""
@@ -41,8 +47,10 @@ class Pump:
         self._urgent: dict[Worker, None] = {}
         self._timer: asyncio.Handle | None = None
         self._paused = False
-        self.polite = _POLITE
+        self.polite = 1.0  # times the pauses
+        self._share = Share()
         self._written = 0  # by clients, when it was last looked at
+        self._crowded_until = 0.0
         self.forwarded = 0  # of the shard's appended records, those that routers brought
 
     def add(self, forwarder: Worker) -> None:
@@ -70,20 +78,29 @@ class Pump:
     def _run(self) -> None:
         self._timer = None
         began = now = time.monotonic()
-        busy, late = self._clients_write(), 0
-        while (self._urgent or self._ready) and now < began + _SLICE_S:
+        if self._clients_write():
+            self._crowded_until = began + _CROWDED_S
+        if not (self._urgent or self._ready):
+            return
+        came = passed = late = 0
+        until = began + (_SLICE_S if self._urgent else self._share.slice(_SLICE_S, _PAUSE_MAX_S))
+        while (self._urgent or self._ready) and now < until:
             queue = self._urgent or self._ready
             forwarder = next(iter(queue))
             del queue[forwarder]
             forwarder.run()
-            busy = forwarder.crowded() or busy
-            late = max(late, forwarder.late_ms())
             now = time.monotonic()
+            seen = forwarder.seen()
+            if seen.crowded:
+                self._crowded_until = now + _CROWDED_S
+            came, passed = came + seen.came, passed + seen.passed
+            late = max(late, forwarder.late_ms())
+        self._share.note(now, now - began, came, passed)
         if self._urgent:
             self._schedule(0.0)
-        elif busy:
+        elif now < self._crowded_until:
             left = min(max(0.0, 2.0 - late / _PATIENT_MS), 1.0)  # of its manners
-            self._schedule(left * min(self.polite * (now - began), _PAUSE_MAX_S))
+            self._schedule(left * min(self.polite * self._share.rest(now - began), _PAUSE_MAX_S))
         elif self._ready:
             self._schedule(0.0)
 

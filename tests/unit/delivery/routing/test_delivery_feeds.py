@@ -11,6 +11,7 @@ from topicd.errors import NotReady, TopicNotFound
 from topicd.frames import core
 from topicd.ipc.protocol.codec import Fetched
 from topicd.model import Tombstone
+from topicd.shards.delivery.routing import feeds as module
 from topicd.shards.delivery.routing.definition import Definition
 from topicd.shards.delivery.routing.feeds import LocalFeed, RemoteFeed
 
@@ -85,17 +86,46 @@ def test_pieces_from_afar_wait_until_they_are_used(desk: Desk) -> None:
     feed.accepted({"topics": [{"topic_id": 7}]})
     assert feed.take(10) is None
     feed.pushed(push(11, 2))
-    feed.pushed(push(13, 1, head=20))
-    assert (len(news), feed.head) == (3, 20)
     piece = feed.take(10)
     assert piece is not None
     assert feed.take(10) is piece
     assert road.granted == 0
     feed.done(piece)
     assert road.granted == piece.end - piece.start
+    feed.pushed(push(13, 1, head=20))
+    assert (len(news), feed.head) == (3, 20)
     following = feed.take(12)
     assert following is not None
     assert following.next_from == 13
+
+
+def test_records_that_came_one_by_one_are_one_piece(desk: Desk) -> None:
+    feed, road, _ = remote(desk)
+    for seq in range(11, 14):
+        feed.pushed(push(seq, 1))
+    feed.pushed(push(16, 1, stone=Tombstone(14, 15, "cap", 2, 16, 16)))
+    feed.pushed(push(17, 3))
+    piece = feed.take(10)
+    assert piece is not None
+    assert (piece.next_from, piece.gap) == (13, None)
+    assert len(core.payloads(piece.buffer, piece.start, piece.end)) == 3
+    feed.done(piece)
+    assert road.granted == piece.end - piece.start
+    behind = feed.take(13)  # a hole is before what it is joined with, never inside
+    assert behind is not None
+    assert (behind.next_from, behind.gap) == (19, (14, 15))
+    feed.done(behind)
+    assert feed.take(19) is None
+
+
+def test_what_is_large_is_not_copied_to_be_joined(desk: Desk) -> None:
+    feed, _, _ = remote(desk)
+    large = push(11, 1 + module._JOINED // len(push(1, 1).buffer))
+    feed.pushed(large)
+    feed.pushed(push(large.next_from_seq + 1, 1))
+    piece = feed.take(10)
+    assert piece is not None
+    assert piece.buffer is large.buffer
 
 
 def test_a_gap_comes_with_the_piece_behind_it(desk: Desk) -> None:

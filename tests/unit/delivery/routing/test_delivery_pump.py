@@ -9,7 +9,8 @@ import pytest
 
 from topicd.shards.delivery.counters import Counters
 from topicd.shards.delivery.routing import pump as module
-from topicd.shards.delivery.routing.pump import Pump
+from topicd.shards.delivery.routing.pump import Pump, Seen
+from topicd.shards.delivery.routing.share import Share
 
 
 class Busy:
@@ -25,8 +26,8 @@ class Busy:
         if self.left:
             self._pump.add(self)
 
-    def crowded(self) -> bool:
-        return self.moved
+    def seen(self) -> Seen:
+        return Seen(10, 10, self.moved)
 
     def late_ms(self) -> int:
         return self.late
@@ -61,6 +62,7 @@ def test_while_clients_write_it_pauses_unless_somebody_waits() -> None:
             counters.records = 10
             pump.add(first)
             await _until(lambda: not first.left)
+            assert pump._timer is not None
             assert pump._paused
             pump.add(later)
             pump.add(urgent)
@@ -73,39 +75,117 @@ def test_while_clients_write_it_pauses_unless_somebody_waits() -> None:
     asyncio.run(go())
 
 
-def _pauses(monkeypatch: pytest.MonkeyPatch, one: dict[str, Any]) -> float:
+class Loop:
+    """Time stands still but for what a batch takes, and what is said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.rests: list[float] = []
+        self._due: Any = None
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+
+    def call_soon(self, call: Any) -> None:
+        self.call_later(0.0, call)
+
+    def call_later(self, pause: float, call: Any) -> Loop:
+        self.rests.append(pause)
+        self._due = call
+        return self
+
+    def cancel(self) -> None:
+        self._due = None
+
+    def turn(self) -> None:
+        due, self._due = self._due, None
+        self.now += self.rests[-1]
+        due()
+
+
+class Slow(Busy):
+    """A batch takes a millisecond."""
+
+    def __init__(self, loop: Loop, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._loop = loop
+
+    def run(self) -> None:
+        self._loop.now += 0.001
+        super().run()
+
+
+def _pauses(monkeypatch: pytest.MonkeyPatch, **one: Any) -> float:
     """How long the pump rests behind a batch that took a millisecond."""
-    at = iter([0.0, 0.001])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(at))
-    rests: list[float] = []
+    loop = Loop(monkeypatch)
+    pump = Pump(loop, Counters())  # type: ignore[arg-type]
+    pump.add(Slow(loop, pump, 1, **one))
+    loop.rests.clear()
+    loop._due()
+    return max(loop.rests, default=0.0)
 
-    class Loop:
-        def call_soon(self, call: object) -> None:
-            rests.append(0.0)
 
-        def call_later(self, pause: float, call: object) -> None:
-            rests.append(pause)
-
-    pump = Pump(Loop(), Counters())  # type: ignore[arg-type]
-    pump.add(Busy(pump, 1, **one))
-    pump._timer, rests[:] = None, []
-    pump._run()
-    return max(rests, default=0.0)
+WHOLE = Share().rest(0.001)
 
 
 def test_while_clients_write_to_a_source_in_another_shard_it_pauses_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _pauses(monkeypatch, {"moved": True}) == pytest.approx(0.001 * module._POLITE)
+    assert _pauses(monkeypatch, moved=True) == pytest.approx(WHOLE)
 
 
 def test_without_writers_it_does_not_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _pauses(monkeypatch, {}) == 0
+    assert _pauses(monkeypatch) == 0
 
 
 def test_who_has_been_behind_for_long_has_fewer_manners(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = 0.001 * module._POLITE
     for late, share in ((10_000, 1.0), (15_000, 0.5), (20_000, 0.0), (1 << 40, 0.0)):
         with monkeypatch.context() as patch:
-            assert _pauses(patch, {"moved": True, "late": late}) == pytest.approx(share * whole)
+            assert _pauses(patch, moved=True, late=late) == pytest.approx(share * WHOLE)
+
+
+def test_clients_that_were_seen_writing_a_moment_ago_write_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a source in another shard nothing is seen between two of its messages."""
+    loop = Loop(monkeypatch)
+    pump = Pump(loop, Counters())  # type: ignore[arg-type]
+    one = Slow(loop, pump, 100, moved=True)
+    pump.add(one)
+    loop.turn()
+    one.moved = False
+    for _ in range(3):
+        loop.turn()
+        assert loop.rests[-1] > 0
+    loop.now += module._CROWDED_S
+    loop.turn()
+    assert loop.rests[-1] == 0
+
+
+@pytest.mark.parametrize(("urgent", "batches"), [(True, 2), (False, 1)])
+def test_in_a_flood_only_what_is_waited_for_has_a_whole_slice(
+    monkeypatch: pytest.MonkeyPatch, urgent: bool, batches: int
+) -> None:
+    loop = Loop(monkeypatch)
+    pump = Pump(loop, Counters())  # type: ignore[arg-type]
+    monkeypatch.setattr(Share, "taken", 0.001)
+    one = Slow(loop, pump, 100, urgent=urgent, moved=True)
+    pump.add(one)
+    loop.turn()
+    assert one.left == 100 - batches
+
+
+def test_who_has_nothing_to_do_is_not_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, counters = Loop(monkeypatch), Counters()
+    pump = Pump(loop, counters)  # type: ignore[arg-type]
+    counters.records = 10
+    pump.add(Slow(loop, pump, 1, moved=True))
+    loop.turn()
+    loop.turn()  # the end of the pause
+    assert loop._due is None
+
+
+def test_under_pressure_pauses_are_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch)
+    pump = Pump(loop, Counters())  # type: ignore[arg-type]
+    pump.polite = 2.0
+    pump.add(Slow(loop, pump, 1, moved=True))
+    loop.turn()
+    assert loop.rests[-1] == pytest.approx(2 * WHOLE)
 
 
 def test_one_that_is_gone_is_forgotten() -> None:
