@@ -101,6 +101,8 @@ def hint_of(error: TopicdError) -> str:
         return ""  # who may connect, who is a member: no token is concerned
     if error.hint is not None:
         return error.hint
+    if isinstance(error, errors.Throttled) and "max" in error.detail:
+        return f"{error.detail.get('limit')} is a setting of the daemon; or delete what is not needed"
     return next((HINT_OF[cls] for cls in type(error).__mro__ if cls in HINT_OF), "")
 
 

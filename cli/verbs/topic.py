@@ -23,6 +23,7 @@ from topicd.values import format_ms, format_size
 from topicd.words import counted
 
 topic = Group("topic", help="List, show, create, configure, copy and delete topics.", no_args_is_help=True)
+_ROUTERS_TOLD = 5  # by name, when they go with their topic
 
 
 class FieldsVerb(Verb):
@@ -223,12 +224,22 @@ def delete(app: App, name: str, if_empty: bool, yes: bool) -> None:
     """Delete TOPIC with everything in it."""
     with app.connect() as client, known_topic(client, name):
         state = client.state(name, touch=False)
-        confirm(f"delete topic {name!r} with {records_word(state.count)}?", yes)
+        known = client.routers.of(name)
+        routers = [*known.leaving, *known.reaching]  # they go with it
+        also = _named(routers)
+        confirm(f"delete topic {name!r} with {records_word(state.count)}{also}?", yes)
         topic_id = client.delete_topic(name, if_empty=if_empty)
     app.out.either(
-        {"topic": name, "topic_id": topic_id, "deleted": True, "count": state.count},
-        f"deleted {name} and {records_word(state.count)}",
+        {"topic": name, "topic_id": topic_id, "deleted": True, "count": state.count, "routers": routers},
+        f"deleted {name} and {records_word(state.count)}{also}",
     )
+
+
+def _named(routers: list[str]) -> str:
+    if not routers:
+        return ""
+    told = ", ".join(routers[:_ROUTERS_TOLD]) + (", …" if len(routers) > _ROUTERS_TOLD else "")
+    return f" and {counted(len(routers), 'router')} ({told})"
 
 
 def parse_config(pairs: tuple[str, ...]) -> dict[str, Any]:

@@ -142,6 +142,18 @@ def test_a_topic_goes_with_its_routers(client: Client) -> None:
     assert client.state("cas.d0").head_seq == 0
 
 
+def test_whoever_deletes_a_topic_in_the_shell_is_told_which_routers_go_with_it(daemon: Daemon, client: Client) -> None:
+    for n in range(7):
+        client.routers.create(f"gone{n}", "gone.a", f"gone.d{n}")
+    said = run_ctl(daemon, "topic", "delete", "gone.d1", "--yes").stdout
+    assert said == "deleted gone.d1 and 0 records and 1 router (gone1)\n"
+    said = run_ctl(daemon, "topic", "delete", "gone.a", "--yes").stdout
+    assert said == "deleted gone.a and 0 records and 6 routers (gone0, gone2, gone3, gone4, gone5, …)\n"
+    client.publish("gone.a", b"x")
+    told = json.loads(run_ctl(daemon, "topic", "delete", "gone.a", "--yes", "--json").stdout)
+    assert (told["count"], told["routers"]) == (1, [])
+
+
 def test_a_stalled_destination_stops_its_own_router_only(client: Client) -> None:
     source, full, other = named("stall.a", 0), named("stall.full", 1), named("stall.b", 1)
     client.configure(full, cap_records=10, discard="reject")

@@ -97,7 +97,7 @@ class Graph:
             )
         if known is None and most and len(self.by_name) >= most:
             raise Throttled(
-                f"there are {len(self.by_name)} routers, {most} are allowed",
+                f"there are {len(self.by_name)} routers, and no more than {most} may be created (max_routers)",
                 limit="max_routers",
                 max=most,
                 retry_after_ms=1_000,

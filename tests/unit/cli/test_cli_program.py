@@ -95,6 +95,8 @@ def test_errors_are_json_when_json_was_asked_for(ctl: Ctl) -> None:
 def test_hints_about_tokens_are_for_those_who_have_one() -> None:
     assert "token" in hint_of(errors.Forbidden("token 'ci' has no write right", token="ci"))
     assert hint_of(errors.Forbidden("the user is not a member of this chat")) == ""
+    assert "later" in hint_of(errors.Throttled("busy", limit="router", retry_after_ms=5))
+    assert "max_routers" in hint_of(errors.Throttled("a cap", limit="max_routers", max=3, retry_after_ms=1_000))
 
 
 def test_the_unexpected_is_one_line_too(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
