@@ -201,6 +201,13 @@ MUTANTS = [
         pytest("tests/unit/delivery/routing/test_delivery_pump.py"),
     ),
     Mutant(
+        "routers: who has been behind for long in a flood takes a batch at a time",
+        "shards/delivery/routing/pump.py",
+        "polite = self._left if",
+        "polite = 1.0 if",
+        pytest("tests/unit/delivery/routing/test_delivery_pump.py"),
+    ),
+    Mutant(
         "routers: however much there is to copy, as much time is taken",
         "shards/delivery/routing/share.py",
         "return _FAIR if needed <= _FAIR else ",

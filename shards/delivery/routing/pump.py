@@ -51,6 +51,7 @@ class Pump:
         self._share = Share()
         self._written = 0  # by clients, when it was last looked at
         self._crowded_until = 0.0
+        self._left = 1.0  # of its manners
         self.forwarded = 0  # of the shard's appended records, those that routers brought
 
     def add(self, forwarder: Worker) -> None:
@@ -83,7 +84,8 @@ class Pump:
         if not (self._urgent or self._ready):
             return
         came = passed = late = 0
-        until = began + (_SLICE_S if self._urgent else self._share.slice(_SLICE_S, _PAUSE_MAX_S))
+        polite = self._left if began < self._crowded_until and not self._urgent else 0.0
+        until = began + _SLICE_S - polite * (_SLICE_S - self._share.slice(_SLICE_S, _PAUSE_MAX_S))
         while (self._urgent or self._ready) and now < until:
             queue = self._urgent or self._ready
             forwarder = next(iter(queue))
@@ -96,11 +98,11 @@ class Pump:
             came, passed = came + seen.came, passed + seen.passed
             late = max(late, forwarder.late_ms())
         self._share.note(now, now - began, came, passed)
+        self._left = min(max(0.0, 2.0 - late / _PATIENT_MS), 1.0)
         if self._urgent:
             self._schedule(0.0)
         elif now < self._crowded_until:
-            left = min(max(0.0, 2.0 - late / _PATIENT_MS), 1.0)  # of its manners
-            self._schedule(left * min(self.polite * self._share.rest(now - began), _PAUSE_MAX_S))
+            self._schedule(self._left * min(self.polite * self._share.rest(now - began), _PAUSE_MAX_S))
         elif self._ready:
             self._schedule(0.0)
 

@@ -140,6 +140,19 @@ def test_who_has_been_behind_for_long_has_fewer_manners(monkeypatch: pytest.Monk
             assert _pauses(patch, moved=True, late=late) == pytest.approx(share * WHOLE)
 
 
+def test_who_has_been_behind_for_very_long_takes_whole_slices_in_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch)
+    pump = Pump(loop, Counters())  # type: ignore[arg-type]
+    monkeypatch.setattr(Share, "taken", 0.001)
+    one = Slow(loop, pump, 100, moved=True, late=20_000)
+    pump._crowded_until = loop.now + 1
+    pump.add(one)
+    loop.turn()
+    assert (one.left, loop.rests[-1]) == (99, 0)
+    loop.turn()
+    assert (one.left, loop.rests[-1]) == (97, 0)
+
+
 def test_clients_that_were_seen_writing_a_moment_ago_write_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a source in another shard nothing is seen between two of its messages."""
     loop = Loop(monkeypatch)
@@ -156,14 +169,15 @@ def test_clients_that_were_seen_writing_a_moment_ago_write_still(monkeypatch: py
     assert loop.rests[-1] == 0
 
 
-@pytest.mark.parametrize(("urgent", "batches"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize(("urgent", "flood", "batches"), [(True, True, 2), (False, True, 1), (False, False, 2)])
 def test_in_a_flood_only_what_is_waited_for_has_a_whole_slice(
-    monkeypatch: pytest.MonkeyPatch, urgent: bool, batches: int
+    monkeypatch: pytest.MonkeyPatch, urgent: bool, flood: bool, batches: int
 ) -> None:
     loop = Loop(monkeypatch)
     pump = Pump(loop, Counters())  # type: ignore[arg-type]
     monkeypatch.setattr(Share, "taken", 0.001)
     one = Slow(loop, pump, 100, urgent=urgent, moved=True)
+    pump._crowded_until = loop.now + 1 if flood else 0.0
     pump.add(one)
     loop.turn()
     assert one.left == 100 - batches
