@@ -271,6 +271,42 @@ MUTANTS = [
         "want.client",
         pytest("tests/process/test_chat.py"),
     ),
+    # ---- chat, in a daemon; more: tests/unit/chat/mutants.py ----
+    Mutant(
+        "chat: a rebuild does not wait for those who read",
+        "shards/chat/ops/admin.py",
+        "            await service.store.unread()\n",
+        "",
+        [*pytest("tests/process/test_chat_damage.py"), "-k", "a_rebuild_waits"],
+    ),
+    Mutant(
+        "chat: a room under its id hides the chat of two",
+        "shards/chat/ops/messages.py",
+        "if meta.kind != _DM and ref.peer and",
+        "if not meta.exists and ref.peer and",
+        [*pytest("tests/process/test_chat_names.py"), "-k", "his_own"],
+    ),
+    Mutant(
+        "chat: a record of a far future keeps all others back",
+        "shards/chat/ops/sync.py",
+        "        except Conflict as exc:\n            why = exc\n",
+        "        except Conflict:\n            raise\n",
+        [*pytest("tests/process/test_chat_damage.py"), "-k", "far_future"],
+    ),
+    Mutant(
+        "chat: a store that another log made is thrown away",
+        "shards/chat/shard.py",
+        "            self._check_owner(place)\n",
+        "",
+        [*pytest("tests/process/test_chat_damage.py"), "-k", "another_log"],
+    ),
+    Mutant(
+        "chat: who asks while the daemon begins anew is told that there is no store",
+        "topicd/client/core/shardmap.py",
+        "if not (self.chat or found.exists()):",
+        "if not found.exists():",
+        [*pytest("tests/process/test_chat_damage.py"), "-k", "begins_anew"],
+    ),
     # ---- schemas ----
     Mutant(
         "schema: the quick way for single records does not look",
