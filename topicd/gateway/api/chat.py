@@ -120,7 +120,7 @@ async def send(call: Call, room: str, body: NewMessage) -> Reply:
     "GET",
     "/v0/chat/{room}/messages",
     "read",
-    query={**_USER, **_PAGE, "newest": "true: the last ones"},
+    query={**_USER, **_PAGE, "newest": "true: the last ones", "before": "cursor: the last ones before it"},
     answers=_DONE,
 )
 async def read(call: Call, room: str) -> Reply:
