@@ -127,8 +127,12 @@ bench-backup: setup
 compare: setup
 	$(BIN)/python -m benchmarks.compare $(BASE) --rounds $(if $(filter 100,$(ROUNDS)),5,$(ROUNDS)) $(if $(ONLY),--only $(ONLY))
 
+# NATS is built from its current release where there is Go; Debian's is older and cannot sync each write.
+NATS ?= v2.15.2
 bench-deps:
-	apt-get install -y redis-server nats-server beanstalkd postgresql strace
+	apt-get install -y redis-server beanstalkd postgresql strace
+	if command -v go >/dev/null; then GOBIN=$(CURDIR)/$(BIN) go install github.com/nats-io/nats-server/v2@$(NATS); \
+	else apt-get install -y nats-server; fi
 
 # Every filesystem call of every mutating operation, crashed and failed.
 faults: setup

@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +160,7 @@ class Nats(Peer):
 
     @classmethod
     def missing(cls) -> str | None:
-        return None if shutil.which("nats-server") else "nats-server not installed"
+        return None if server_program() else "nats-server not installed"
 
     def start(self) -> None:
         if not self._address.url:
@@ -170,7 +171,8 @@ class Nats(Peer):
         # Room for a consumer that reads all there is: by default it is cut off once it falls behind.
         room = 'max_pending: 1GB\nwrite_deadline: "60s"'
         config.write_text(f'listen: "{listen}"\n{room}\njetstream {{ {jetstream} }}\n')
-        self._server = server = procs.start_server(["nats-server", "-c", str(config)], self.root.with_suffix(".log"))
+        command = [server_program() or "nats-server", "-c", str(config)]
+        self._server = server = procs.start_server(command, self.root.with_suffix(".log"))
         until_up(lambda: _probe(self._address), "nats-server", lambda: server.poll() is None)
 
     def stop(self) -> None:
@@ -254,9 +256,16 @@ async def _ping(address: NatsAddress) -> None:
         await client.close()
 
 
+def server_program() -> str | None:
+    """The current release that `make bench-deps` built beside this interpreter, or whatever the system has."""
+    own = Path(sys.executable).with_name("nats-server")
+    return str(own) if own.exists() else shutil.which("nats-server")
+
+
 @functools.cache
 def version() -> tuple[int, ...]:
-    found = re.search(r"v(\d+)\.(\d+)\.(\d+)", subprocess.check_output(["nats-server", "--version"], text=True))
+    printed = subprocess.check_output([server_program() or "nats-server", "--version"], text=True)
+    found = re.search(r"v(\d+)\.(\d+)\.(\d+)", printed)
     return tuple(map(int, found.groups())) if found else (0,)
 
 
