@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tests.faults import mutants as faults
 from tests.unit.chat import mutants as chat
+from tests.unit.delivery.channels import mutants as channels
 from tests.unit.delivery.storing import mutants as storing
 from tests.unit.filechannel import mutants as filechannel
 from tests.unit.storage import mutants as storage
@@ -946,7 +947,7 @@ MUTANTS = [
 ]
 
 # Those around the core, the chat store's and the file channel's stand beside their tests.
-MUTANTS += [Mutant(*mutant, pytest(test)) for *mutant, test in (*faults.MUTANTS, *storing.MUTANTS)]
+MUTANTS += [Mutant(*mutant, pytest(test)) for *mutant, test in (*faults.MUTANTS, *channels.MUTANTS, *storing.MUTANTS)]
 MUTANTS += [Mutant(*mutant, pytest(f"tests/unit/chat/{test}")) for *mutant, test in chat.MUTANTS]
 MUTANTS += [Mutant(*mutant, pytest(f"tests/unit/filechannel/{test}")) for *mutant, test in filechannel.MUTANTS]
 

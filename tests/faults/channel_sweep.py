@@ -103,6 +103,27 @@ SCENES = [
     ChannelScene("pop", Room.make_queue, lambda room: room.ask(Op.CHANNEL_POP)),
     ChannelScene("clear", Room.make_queue, lambda room: room.ask(Op.CHANNEL_CLEAR)),
     ChannelScene("delete a queue", Room.make_queue, lambda room: room.ask(Op.CHANNEL_DELETE)),
+    ChannelScene("the owner of a queue leaves", Room.make_queue, lambda room: room.ask(Op.CHANNEL_LEAVE, user="ann")),
+    ChannelScene(
+        "persist off where nobody is in it",
+        lambda room: void(room.make(("ann",)), room.ask(Op.CHANNEL_LEAVE, user="ann")),
+        lambda room: room.ask(Op.CHANNEL_CONFIG, config={"persist": False}),
+    ),
+    ChannelScene(
+        "somebody comes to where nobody is in it",
+        lambda room: void(room.make(("ann",)), room.ask(Op.CHANNEL_LEAVE, user="ann")),
+        lambda room: room.ask(Op.CHANNEL_JOIN, user="eve"),
+    ),
+    ChannelScene(
+        "fewer messages are kept",
+        lambda room: room.make(messages=6),
+        lambda room: room.ask(Op.CHANNEL_CONFIG, config={"max_persist_messages": 2}),
+    ),
+    ChannelScene(
+        "another interval",
+        Room.make,
+        lambda room: room.ask(Op.CHANNEL_CONFIG, config={"message_flush_interval": 50}),
+    ),
 ]
 
 
@@ -234,7 +255,8 @@ def main() -> int:
         if sys.argv[1:] and scene.name not in sys.argv[1:]:
             continue
         found = run_scene(scene)
-        print(f"{scene.name}: {len(found)} broken", flush=True)
+        ran = len(list(cases(scene, pictures(scene)[2])))
+        print(f"{scene.name}: {len(found)} broken of {ran}", flush=True)
         broken.update(found)
     for name, problems in broken.items():
         print(name, *problems, sep="\n  ")

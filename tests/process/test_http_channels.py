@@ -76,6 +76,8 @@ def test_the_words(web: Web) -> None:
         (409, "conflict", ("POST", f"{room}/pop")),
         (400, "invalid_request", ("POST", f"{room}/join?as=two%20words")),
         (400, "invalid_request", ("PUT", f"{room}/config", {"max_clients": 0})),
+        (400, "invalid_request", ("PUT", f"{room}/config", {"persits": False})),
+        (400, "invalid_request", ("PUT", f"{room}/acl", {"access": "read", "user": ["ann"]})),
     ):
         found = web(*call)
         assert (found[0], found[1]["error"]["code"]) == (status, code), call

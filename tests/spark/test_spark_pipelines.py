@@ -14,12 +14,13 @@ import psutil
 import pytest
 
 from tests.support.daemon import LIVELY, Daemon, drain_topic, wait_until
+from topicd.channel import channel_hash
 from topicd.cli.main import main
 from topicd.client.blocking.client import Client
 from topicd.client.core.records import Record
 from topicd.errors import Conflict, InvalidRequest, StorageCorrupt, TopicNotFound
 from topicd.spark.options import ConnectionOptions
-from topicd.spark.pipelines import archive, dedup, fsck, loss_audit, restore, rollup
+from topicd.spark.pipelines import archive, dedup, fsck, loss_audit, membership_audit, restore, rollup
 from topicd.spark.pipelines.inputs import Columns
 from topicd.spark.pipelines.place import connection_options
 from topicd.spark.pipelines.session import LazySpark
@@ -428,3 +429,34 @@ def test_the_command_prints_a_table_and_json(
     assert left.value.code == 2
     assert b"--by must be data, tag or json:$.path" in capfdbinary.readouterr().err
     assert spark.range(3).count() == 3, "a session that was there before stays"
+
+
+# ---- membership-audit ----
+
+
+def test_members_of_channels_are_what_the_daemon_answers(
+    lazy: LazySpark, where: ConnectionOptions, client: Client, spark_daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_audit, "CHANNELS_PER_TASK", 3)  # several tasks
+    names = [f"audited/{n}" for n in range(10)]
+    for n, name in enumerate(names):
+        for user in ("ann", *(f"user-{k}" for k in range(n))):
+            client.channels.join(name, user=user)
+        client.channels.set_config(name, persist=True)
+    options = membership_audit.Options(where, str(spark_daemon.data.root))
+    report = membership_audit.run(lazy, options)
+    rows = {row["channel"]: row for row in report.rows}
+    assert sorted(rows) == names
+    assert [rows[name]["members"] for name in names] == [rows[name]["live"] for name in names] == list(range(1, 11))
+    assert ({row["verdict"] for row in report.rows}, report.failed) == ({"same"}, False)
+    bad = spark_daemon.data.channels / channel_hash(names[3]) / "metadata.bin"
+    whole = bad.read_bytes()
+    bad.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    (spark_daemon.data.channels / channel_hash(names[4]) / "metadata.bin").unlink()
+    report = membership_audit.run(lazy, options)
+    found = {row["verdict"]: row["channel"] for row in report.rows if row["verdict"] != "same"}
+    assert found == {"corrupt": str(bad.parent), "not stored": names[4]}
+    assert (report.failed, report.totals["different"]) == (True, 2)
+    bad.write_bytes(whole)
+    for name in names:
+        client.channels.delete(name)

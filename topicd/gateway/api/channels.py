@@ -63,7 +63,7 @@ class Message(Struct):
     data: Raw
 
 
-class Fields(Struct):
+class Fields(Struct, forbid_unknown_fields=True):
     max_clients: int | None = None
     max_payload_size: int | None = None
     max_persist_messages: int | None = None
@@ -75,13 +75,13 @@ class Fields(Struct):
         return {name: value for name, value in found.items() if value is not None}
 
 
-class Access(Struct):
+class Access(Struct, forbid_unknown_fields=True):
     access: Literal["join", "publish", "read"]
     users: list[str] = []
     mode: Literal["set", "allow", "remove"] = "set"
 
 
-class Kind(Struct):
+class Kind(Struct, forbid_unknown_fields=True):
     type: Literal["pubsub", "fifo"]
 
 
