@@ -125,7 +125,8 @@ def drained(run: RunDir, names: list[str], count: int, messages: int) -> dict[st
     cost |= {"publishers": found.publishers_s, "receivers": found.receivers_s}
     deliveries = len(names) * count * messages
     told = {f"{name}_us": round(spent / deliveries * 1e6, 2) for name, spent in cost.items()}
-    return {"deliveries_per_s": round(found.deliveries_per_s), **told}
+    together = {"of_a_push": round(found.of_a_push, 1), "of_a_read": round(found.of_a_read, 1)}
+    return {"deliveries_per_s": round(found.deliveries_per_s), **together, **told}
 
 
 def in_two_shards() -> list[str]:
@@ -137,22 +138,24 @@ def bench(work_dir: Path, *, quick: bool) -> int:
     return run(work_dir, *((100, 10) if quick else (1_000, 40)))
 
 
-def run(root: Path, count: int, messages: int) -> int:
+def run(root: Path, count: int, messages: int, *, only_drained: bool = False) -> int:
     with tempfile.TemporaryDirectory(prefix="topicd-channels-") as run_dir:
         command = [sys.executable, "-m", "topicd", f"--data-dir={root}/data", f"--run-dir={run_dir}"]
         daemon = subprocess.Popen(
             [*command, f"--delivery-shards={SHARDS}", "--wal-shards=1"], stdout=subprocess.DEVNULL
         )
         try:
-            _measure_all(RunDir(Path(run_dir)), count, messages)
+            place = RunDir(Path(run_dir))
+            if not only_drained:
+                _measure_members(str(place.socket), count, messages)
+            _measure_two(place, count, messages)
         finally:
             daemon.terminate()
             daemon.wait(30)
     return 0
 
 
-def _measure_all(run: RunDir, count: int, messages: int) -> None:
-    socket = str(run.socket)
+def _measure_members(socket: str, count: int, messages: int) -> None:
     with topicd.connect(socket, wait=30) as client:
         client.configure("plain", durability="disk")
     plain = measure(socket, "plain", count, messages, plain=True)
@@ -163,7 +166,12 @@ def _measure_all(run: RunDir, count: int, messages: int) -> None:
         share = round(found["p50"] / plain["p50"], 2)
         what = "persistent" if persist else "live"
         print(f"{count} members of a {what} channel", json.dumps({**found, "p50_of_plain": share}), flush=True)
-    names = in_two_shards()
+
+
+def _measure_two(run: RunDir, count: int, messages: int) -> None:
+    socket, names = str(run.socket), in_two_shards()
+    with topicd.connect(socket, wait=30):
+        pass
     for name in names:
         prepare(socket, name, count // 2, persist=False)
     for many in (names[:1], names[1:], names):
@@ -175,9 +183,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.channels")
     parser.add_argument("--members", type=int, default=1_000)
     parser.add_argument("--messages", type=int, default=40)
+    parser.add_argument("--drained", action="store_true", help="only two channels in two shards")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
-        return run(Path(root), given.members, given.messages)
+        return run(Path(root), given.members, given.messages, only_drained=given.drained)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ import topicd.aio
 from topicd.channel import channel_topic
 from topicd.client.blocking.connection import dial
 from topicd.client.core.requests import of_topic
+from topicd.frames import core
 from topicd.ipc.protocol.messages import WatchChannel
+from topicd.ipc.protocol.wire import FETCHED, HEADER
 
 MARK = b"benchmark of channels: a message"
 SIZE = 100
@@ -26,6 +28,7 @@ CREDIT = 1 << 30  # of each watch: more than a measurement sends
 PUBLISHES = 8  # under way at once
 ROUND = 500  # messages before the publisher waits for the receiver: fewer than a channel that keeps nothing remembers
 RECEIVED = 1 << 20
+PUSH_HEAD = HEADER.size + FETCHED.size  # bytes of a push beside its frames
 
 
 class Channel(NamedTuple):
@@ -35,13 +38,13 @@ class Channel(NamedTuple):
 
 
 def receive(link: Connection, round_over: Connection, channel: Channel, members: int, messages: int) -> None:
-    """Says "ready", then the CPU seconds that it took until all have all."""
+    """Says "ready", then the CPU seconds that it took until all have all, and how many pushes and reads that were."""
     connection = dial(channel.shard, 60)
     for number in range(members):
         watch = WatchChannel(channel=channel.name, user=f"user-{number}", credit=CREDIT)
         connection.ask(of_topic(watch, channel_topic(channel.name), lambda answer: answer))
     link.send("ready")
-    used, found, rest = time.process_time(), 0, b""
+    used, found, rest, taken, reads = time.process_time(), 0, b"", 0, 0
     wanted = ROUND * members
     room = bytearray(RECEIVED)
     view = memoryview(room)
@@ -49,13 +52,16 @@ def receive(link: Connection, round_over: Connection, channel: Channel, members:
         size = connection.sock.recv_into(room)
         if not size:
             raise SystemExit(f"the daemon has hung up after {found} messages")
+        taken += size
+        reads += 1
         piece = rest + view[:size]
         found += piece.count(MARK)
         rest = piece[1 - len(MARK) :]  # a mark that is cut in two
         if found >= wanted:
             round_over.send_bytes(b".")
             wanted += ROUND * members
-    link.send(time.process_time() - used)
+    frame = len(core.encode_batch([bytes(SIZE)], None, b"user-0", None))
+    link.send((time.process_time() - used, (taken - found * frame) / PUSH_HEAD, reads))
     connection.close()
 
 
@@ -84,6 +90,8 @@ async def _publish(link: Connection, round_over: Connection, channel: Channel, m
 
 class Drained(NamedTuple):
     deliveries_per_s: float
+    of_a_push: float  # deliveries
+    of_a_read: float
     publishers_s: float  # CPU
     receivers_s: float
 
@@ -107,9 +115,11 @@ def drain(channels: list[Channel], members: int, messages: int, begins: Callable
     began = time.perf_counter()
     for link in publishers:
         link.send("go")
-    received = sum(link.recv() for link in receivers)
+    told = [link.recv() for link in receivers]
     took = time.perf_counter() - began
     published = sum(link.recv() for link in publishers)
     for process in processes:
         process.join()
-    return Drained(len(channels) * members * messages / took, published, received)
+    deliveries = len(channels) * members * messages
+    received, pushes, reads = (sum(column) for column in zip(*told, strict=True))
+    return Drained(deliveries / took, deliveries / pushes, deliveries / reads, published, received)

@@ -232,6 +232,35 @@ def test_a_token_lives_in_the_page_only(opened: Browser, tmp_path_factory: pytes
         me.shows("A token is needed")
 
 
+def test_a_channel_its_members_its_messages_and_its_queue(me: Visit, web: Web) -> None:
+    for name, user in (("hall", "ann"), ("hall", "bob"), ("errands", "ann"), ("closed", "ann")):
+        web("POST", f"/v0/channels/{name}/join?as={user}")
+        assert web("PUT", f"/v0/channels/{name}/config?as=ann", {"persist": True}).status == 200
+    web("PUT", "/v0/channels/errands/type?as=ann", {"type": "fifo"})
+    web("POST", "/v0/channels/errands/push?as=ann", {"data": "bread"})
+    page = me.go("channels")
+    page.get_by_label("Channels that begin with").fill("ha")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="hall").click()
+    expect(page.locator("h1")).to_have_text("hall")
+    me.shows("bob")
+    me.click("Publish")
+    page.locator("dialog input[name=data]").fill("good evening")
+    expect(page.locator("dialog input[name=user]")).to_have_value("ann")
+    me.click("Publish", "dialog")
+    me.toast("sent as #1")
+    me.shows("good evening")
+    page = me.go("channels/errands")
+    expect(page.locator("h1")).to_have_text("errands")
+    me.shows("elements of a queue are seen by those who pop them")
+    me.click("Push")
+    page.locator("dialog input[name=data]").fill("milk")
+    me.click("Push", "dialog")
+    me.toast("sent as #2")
+    expect(page.locator(".tile", has_text="Depth")).to_contain_text("2")
+    assert web("POST", "/v0/channels/errands/pop?as=ann").body["data"] == "bread"
+
+
 # ---- facts ----
 
 

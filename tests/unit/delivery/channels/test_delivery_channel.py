@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.delivery.kit import make_topic
 from topicd.errors import NotReady, Throttled
-from topicd.shards.delivery.channels.channel import WAITING_MAX, Channel, Watcher
+from topicd.shards.delivery.channels.channel import MAILBOX_MAX, WAITING_MAX, Channel, Watcher
 from topicd.shards.delivery.channels.tallies import Tallies
 from topicd.shards.delivery.topic.topic import Topic
 
@@ -49,6 +49,21 @@ def test_c22_changes_have_their_turns_in_order_and_only_so_many_wait() -> None:
         await asyncio.gather(*tasks)
         assert done == list(range(WAITING_MAX))
         assert not channel.busy
+
+    asyncio.run(work())
+
+
+def test_c22_only_so_many_changes_of_all_channels_of_a_shard_wait() -> None:
+    async def work() -> None:
+        tallies = Tallies()
+        tallies.waiting = MAILBOX_MAX - 1  # those of others
+        channel, other = Channel("lobby", tallies), Channel("other", tallies)
+        async with channel.turn():
+            with pytest.raises(Throttled):
+                async with other.turn():
+                    raise AssertionError("one too many")
+        async with other.turn():
+            pass
 
     asyncio.run(work())
 

@@ -74,6 +74,20 @@ def test_a_toggle_that_fails_leaves_no_log_behind(desk: Desk, line: Line, persis
     line.ask(Op.CHANNEL_PUBLISH, channel="lobby", user="ann", data=b"x")
 
 
+def test_a_configuration_that_the_log_refuses_is_not_said_by_the_file(desk: Desk, line: Line) -> None:
+    line.ask(Op.CHANNEL_CONFIG, channel="lobby", config={"persist": True})
+    before, files = line.ask(Op.CHANNEL_STATE, channel="lobby"), desk.disk.files()
+    asked = line.send(Op.CHANNEL_CONFIG, {"channel": "lobby", "config": {"max_persist_messages": 5}})
+    while not desk.wal.pending:  # saved, and on its way into the log
+        desk.turn()
+    assert desk.disk.files() != files
+    desk.fail_wal(5)
+    with pytest.raises(errors.StorageFailed):
+        line.result(asked)
+    assert line.ask(Op.CHANNEL_STATE, channel="lobby") == before
+    assert desk.disk.files() == files
+
+
 def test_those_who_come_at_once_make_one_channel(desk: Desk) -> None:
     lines = [desk.serve().line(), desk.line()]
     asked = [line.send(Op.CHANNEL_JOIN, {"channel": "new", "user": f"u{n}"}) for n, line in enumerate(lines)]

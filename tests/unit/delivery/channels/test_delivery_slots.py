@@ -25,6 +25,7 @@ def two_shards(limit: int) -> list[Slots]:
         if action == "reserve":
             await made[shard].take(user, handler)
             return {}
+        await asyncio.sleep(0)  # the others have their turns meanwhile
         return {"channels": sorted(made[shard]._registry.by_user.get(user, ()))}
 
     def tell(shard: int, action: str, user: str, handler: str) -> None:
@@ -62,6 +63,18 @@ def test_of_two_at_once_one_gets_the_last_slot() -> None:
         first, second = two_shards(1)
         found = await asyncio.gather(first.reserve("ann", "a"), second.reserve("ann", "b"), return_exceptions=True)
         assert sum(isinstance(one, ChannelLimit) for one in found) >= 1
+
+    asyncio.run(work())
+
+
+def test_a_slot_that_was_refused_is_not_held() -> None:
+    async def work() -> None:
+        first, second = two_shards(1)
+        await first.reserve("ann", "a")
+        with pytest.raises(ChannelLimit):
+            await second.reserve("ann", "b")
+        first.release("ann", "a")
+        await first.reserve("ann", "c")
 
     asyncio.run(work())
 

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.delivery.desk import Desk, Line
 from topicd import errors
 from topicd.ipc.protocol.messages import Op
+from topicd.tokens import Rights
 
 
 def persistent(line: Line, channel: str = "lobby", user: str = "ann", **config: object) -> None:
@@ -124,6 +125,45 @@ def test_lists_say_who_may(line: Line) -> None:
     line.ask(Op.CHANNEL_PUBLISH, channel="lobby", user="ann", data=b"the owner may")
     line.ask(Op.CHANNEL_ACL, channel="lobby", user="ann", access="read", mode="remove", users=["bob"])
     line.ask(Op.CHANNEL_HISTORY, channel="lobby", user="bob")  # an empty list: everybody
+
+
+def test_readers_are_members_on_the_list(line: Line) -> None:
+    persistent(line)
+    line.ask(Op.CHANNEL_JOIN, channel="lobby", user="bob")
+    line.ask(Op.CHANNEL_ACL, channel="lobby", user="ann", access="read", users=["eve"])
+    for user, code in (("bob", "forbidden"), ("eve", "not_member")):
+        for op in (Op.CHANNEL_HISTORY, Op.CHANNEL_SEQ, Op.CHANNEL_WATCH):
+            with pytest.raises(errors.TopicdError) as refused:
+                line.result(line.send(op, {"channel": "lobby", "user": user}))
+            assert refused.value.code == code, op
+    line.ask(Op.CHANNEL_HISTORY, channel="lobby", user="ann")
+
+
+def test_prefixes_of_a_token_hold_for_the_list(line: Line) -> None:
+    for channel in ("a/1", "b/1", "b/2"):
+        line.ask(Op.CHANNEL_JOIN, channel=channel, user="ann")
+    line.session.rights = Rights("token", frozenset({"read", "write"}), ("b/",), "ann")
+    assert [row["channel"] for row in line.ask(Op.CHANNEL_LIST)["channels"]] == ["b/1", "b/2"]
+    for op, body in ((Op.CHANNEL_STATE, {}), (Op.CHANNEL_PUBLISH, {"data": b"x"}), (Op.CHANNEL_LEAVE, {})):
+        with pytest.raises(errors.Forbidden):
+            line.ask(op, channel="a/1", **body)
+
+
+@pytest.mark.parametrize("action", ["reserve", "release", "channels"])
+def test_shards_ask_each_other_for_slots_and_nobody_else(line: Line, action: str) -> None:
+    line.session.rights = Rights("token", frozenset({"read", "write", "admin"}), (), "ann")
+    with pytest.raises(errors.Forbidden):
+        line.ask(Op.CHANNEL_SLOTS, action=action, user="bob", channel="lobby")
+
+
+def test_a_push_that_is_repeated_needs_no_room(line: Line) -> None:
+    persistent(line, "jobs", max_persist_messages=1)
+    line.ask(Op.CHANNEL_TYPE, channel="jobs", user="ann", type="fifo")
+    first = line.ask(Op.CHANNEL_PUSH, channel="jobs", data=b"x", key=7)
+    again = line.ask(Op.CHANNEL_PUSH, channel="jobs", data=b"x", key=7)
+    assert (first["deduped"], again["deduped"], again["seq"], again["depth"]) == (False, True, first["seq"], 1)
+    with pytest.raises(errors.QueueFull):
+        line.ask(Op.CHANNEL_PUSH, channel="jobs", data=b"y", key=8)
 
 
 def test_a_queue_hands_out_each_element_once(line: Line) -> None:

@@ -1,7 +1,7 @@
 // Channels: who owns them, who is in them, what they kept.
 
 import { h, put } from "../dom.js";
-import { ask, curl, get, path, post, query, topicctl } from "../api.js";
+import { ask, curl, get, path, post, query, topicctl, who } from "../api.js";
 import { count, plural, time } from "../format.js";
 import { button, card, dialog, facts, field, head, pill, shell, table, tile, toast } from "../parts.js";
 
@@ -14,7 +14,7 @@ async function list(shared, params) {
   const rows = h("div");
   const foot = h("div", { class: "pager" });
   const search = h("input", { type: "search", value: state.prefix, placeholder: "channels that begin with…", "aria-label": "Channels that begin with" });
-  search.addEventListener("input", () => { state.prefix = search.value; load(); });
+  search.addEventListener("input", () => { state.prefix = search.value; state.after = ""; load(); });
   async function load() {
     const found = await get("/v0/channels" + query({ ...state, limit: 50 }));
     put(rows, table([
@@ -37,43 +37,60 @@ async function list(shared, params) {
   };
 }
 
+// What is in it; elements of a queue are seen by those who pop them.
+async function stored(name, queue) {
+  try {
+    const seq = await get(path("v0", "channels", name, "seq"));
+    if (queue) return { seq };
+    const from = query({ from_seq: Math.max(1, seq.last_seq - 49), limit: 50 });
+    return { seq, messages: await get(path("v0", "channels", name, "history") + from) };
+  } catch (error) {
+    return { refused: error.message };
+  }
+}
+
 async function one(shared, name) {
   const [found, members] = await Promise.all([get(path("v0", "channels", name)), get(path("v0", "channels", name, "members") + "?limit=500")]);
   const kept = found.config.persist;
-  const messages = kept ? await get(path("v0", "channels", name, "seq")).then((seq) =>
-    get(path("v0", "channels", name, "history") + query({ from_seq: Math.max(1, seq.last_seq - 49), limit: 50 }))) : null;
+  const queue = found.type === "fifo";
+  const { seq, messages, refused } = kept ? await stored(name, queue) : {};
+  const held = seq?.last_seq ? seq.last_seq - seq.first_seq + 1 : 0;
   const connected = new Set(members.connected);
   const say = async () => {
-    const given = await dialog(`Publish to ${name}`, { fields: [field("Message", h("input", { type: "text", name: "data", required: true }))], action: "Publish" });
+    const fields = [field("Message", h("input", { type: "text", name: "data", required: true }))];
+    if (!who.tokens) fields.push(field("As", h("input", { type: "text", name: "user", value: found.owner ?? "" }), queue ? "who owns it" : "a member"));
+    const action = queue ? "Push" : "Publish";
+    const given = await dialog(`${action} to ${name}`, { fields, action });
     if (!given) return;
-    await post(path("v0", "channels", name, found.type === "fifo" ? "push" : "publish"), { data: given.data });
-    toast("sent");
+    const sent = await post(path("v0", "channels", name, action.toLowerCase()) + query({ as: given.user }), { data: given.data });
+    toast(`sent as #${sent.seq}`);
     shared.refresh();
   };
   const drop = async () => {
-    const lost = `${plural(found.members, "membership")} and ${messages ? plural(Math.max(0, messages.last_seq - messages.first_seq + 1), "message") : "no messages"} are lost for good.`;
+    const lost = `${plural(found.members, "membership")} and ${held ? plural(held, queue ? "element" : "message") : "no messages"} are lost for good.`;
     if (!(await dialog(`Delete ${name}`, { action: "Delete it", danger: { lost, name } }))) return;
     await ask("DELETE", path("v0", "channels", name));
     toast("the channel is gone");
     shared.go("channels");
   };
-  const who = (key) => (found.acl[key].length ? found.acl[key].join(", ") : "everybody");
+  const list = (key) => (found.acl[key].length ? found.acl[key].join(", ") : "everybody");
   return {
     title: name,
     node: h("div", null,
       head(name, [pill(found.type, "quiet"), " owned by ", found.owner ?? "nobody"],
-        button("Publish", say, { kind: "primary", scopes: ["write"] }), button("Delete", drop, { kind: "danger ghost", scopes: ["write"] })),
+        button(queue ? "Push" : "Publish", say, { kind: "primary", scopes: ["write"] }), button("Delete", drop, { kind: "danger ghost", scopes: ["write"] })),
       h("div", { class: "tiles" }, tile("Members", count(found.members), `${count(connected.size)} connected`),
-        tile("Kept", kept ? count(found.config.max_persist_messages) : "nothing", kept ? "messages at most" : "not persistent"),
+        tile(queue ? "Depth" : "Kept", kept ? count(held) : "nothing", kept ? `of ${count(found.config.max_persist_messages)} at most` : "not persistent"),
         tile("Largest", `${count(found.config.max_payload_size)} B`, "of one message"), tile("Places", count(found.config.max_clients), "members at most")),
       h("div", { class: "columns" },
         card("Members", table([{ name: "user", class: "name", cell: (user) => user }, { name: "", cell: (user) => (connected.has(user) ? pill("connected", "good") : null) }],
-          members.users, { caption: "Members", empty: "nobody" })),
-        card("Who may", facts([["join", who("join")], ["publish", who("publish")], ["read", who("read")]]))),
+          members.users, { caption: "Members", empty: "nobody" }),
+        found.members > members.users.length ? h("p", { class: "empty" }, `and ${count(found.members - members.users.length)} more`) : null),
+        card("Who may", facts([["join", list("join")], ["publish", list("publish")], ["read", list("read")]]))),
       card("History", messages ? table([
         { name: "seq", right: true, cell: (row) => `#${row.seq}` }, { name: "time", right: true, cell: (row) => time(row.ts) },
         { name: "from", class: "name", cell: (row) => row.from }, { name: "data", class: "data", cell: (row) => JSON.stringify(row.data).slice(0, 300) },
-      ], [...messages.messages].reverse(), { caption: "Messages", empty: "no messages" }) : h("p", { class: "empty" }, "this channel keeps nothing")),
-      shell(topicctl("channel", "show", name), topicctl("channel", "members", name), kept ? topicctl("channel", "history", name) : null, curl("GET", path("v0", "channels", name)))),
+      ], [...messages.messages].reverse(), { caption: "Messages", empty: "no messages" }) : h("p", { class: "empty" }, refused ?? (queue ? "elements of a queue are seen by those who pop them" : "this channel keeps nothing"))),
+      shell(topicctl("channel", "show", name), topicctl("channel", "members", name), queue ? topicctl("channel", "pop", name) : kept ? topicctl("channel", "history", name) : null, curl("GET", path("v0", "channels", name)))),
   };
 }
