@@ -65,8 +65,12 @@ def check_type(state: ChannelState, *, fifo: bool) -> None:
         raise Conflict(message, channel=state.handler, type=state.type)
 
 
+def is_listed(state: ChannelState, users: tuple[str, ...], user: str) -> bool:
+    return not users or user == state.owner or is_member(users, user)
+
+
 def _check_list(state: ChannelState, name: str, users: tuple[str, ...], user: str) -> None:
-    if users and user != state.owner and not is_member(users, user):
+    if not is_listed(state, users, user):
         raise Forbidden(
             f"{user!r} is not on the {name} list of channel {state.handler!r}",
             channel=state.handler,

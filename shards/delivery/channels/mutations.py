@@ -132,6 +132,9 @@ class Mutations:
             wanted = replace(state, acl=state.acl.with_list(name, tuple(chosen)))
             await self._save(channel, wanted)
             channel.tell("acl", list=name)
+            for connected in channel.connected():
+                if not acl.is_listed(wanted, wanted.acl.read, connected):
+                    channel.end_watches("forbidden", connected)
             return wanted
 
     async def set_config(self, handler: str, user: str | None, fields: dict[str, Any]) -> ChannelState:

@@ -90,7 +90,8 @@ class ChannelMessage:
 @dataclass(frozen=True, slots=True)
 class ChannelEvent:
     """Something that happened in a channel that is watched: joined, left, owner, connected, disconnected, config, acl,
-    type, deleted, log (its messages come from a new, empty log), missed (so many events did not reach this reader)."""
+    type, deleted, forbidden (this user may read no more), log (its messages come from a new, empty log), missed (so
+    many events did not reach this reader)."""
 
     channel: str
     kind: str

@@ -352,6 +352,13 @@ MUTANTS = [
     ),
     # ---- watches ----
     (
+        "channel: whoever may read no more goes on watching",
+        f"{_CODE}/mutations.py",
+        '                    channel.end_watches("forbidden", connected)\n',
+        "                    pass\n",
+        f"{_UNIT}/test_delivery_presence.py",
+    ),
+    (
         "channel: a watch stays behind in the old log",
         f"{_CODE}/mutations.py",
         "        channel.move_watchers(new)\n",

@@ -43,7 +43,7 @@ def test_c22_changes_have_their_turns_in_order_and_only_so_many_wait() -> None:
         tasks = [asyncio.ensure_future(change(number)) for number in range(WAITING_MAX)]
         await asyncio.sleep(0)
         with pytest.raises(Throttled):
-            await change(-1)
+            await asyncio.wait_for(change(-1), 5)  # else it waits for ever
         assert channel.busy
         go.set()
         await asyncio.gather(*tasks)

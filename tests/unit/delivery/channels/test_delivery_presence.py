@@ -38,6 +38,22 @@ def test_events_for_who_wants_them(desk: Desk, line: Line) -> None:
     assert kinds(quiet) == [("left", "ann")]  # the end of its own watch
 
 
+def test_whoever_is_taken_from_the_list_of_readers_hears_no_more(desk: Desk, line: Line) -> None:
+    others = {user: desk.line() for user in ("bob", "eve")}
+    for user, other in others.items():
+        line.ask(Op.CHANNEL_JOIN, channel="lobby", user=user)
+        other.result(other.send(Op.CHANNEL_WATCH, {"channel": "lobby", "user": user}))
+    watch(line)
+    for users in (["bob", "eve"], ["bob"]):
+        line.ask(Op.CHANNEL_ACL, channel="lobby", user="ann", access="read", users=users)
+    assert [notice.map() for notice in others["eve"].take(Op.NOTICE)] == [
+        {"event": "channel", "kind": "forbidden", "ends": True, "user": "eve"}
+    ]
+    line.ask(Op.CHANNEL_PUBLISH, channel="lobby", user="eve", data=b"not for me")
+    assert [len(one.take(Op.PUSH)) for one in (line, others["bob"], others["eve"])] == [1, 1, 0]
+    assert line.ask(Op.CHANNEL_STATE, channel="lobby")["connected"] == ["ann", "bob"]
+
+
 def test_a_reader_that_does_not_read_hears_how_much_it_missed(desk: Desk, line: Line) -> None:
     watch(line, events=True)
     kinds(line)
