@@ -124,9 +124,21 @@ def test_watching_goes_on_where_it_was(web: Web) -> None:
     assert (second["id"], json.loads(second["data"])["data"]) == ("2", {"b": 1})
     stream.close()
     again = web.open("GET", "/v0/channels/tv/watch?as=ann", **{"Last-Event-ID": "1"})
-    assert next(frames(again))["id"] == "2"
+    told = frames(again)
+    assert next(told)["id"] == "2"
+    for persist in (False, True):
+        web("PUT", "/tv/config", {"persist": persist})
+    web("POST", "/tv/publish?as=ann", {"data": "of the new log"})
+    while json.loads((found := next(told))["data"]).get("data") != "of the new log":
+        assert json.loads(found["data"])["kind"] == "log"
+    assert found["id"] == "1"
+    back = web.open("GET", "/v0/channels/tv/watch?as=ann", **{"Last-Event-ID": "2"})  # of the old one
+    told_again = frames(back)
+    assert json.loads(next(told_again)["data"])["kind"] == "log"
+    assert next(told_again)["id"] == "1"
+    back.close()
     web("DELETE", "/tv?as=ann")
-    last = next(frames(again))
+    last = next(told)
     assert json.loads(last["data"])["kind"] == "deleted"
     assert again.read() == b""
     assert web.open("GET", "/v0/channels/tv/watch?as=ann").status == 404
