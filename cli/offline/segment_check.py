@@ -26,9 +26,10 @@ from topicd.shards.storage.segment.index import (
     flagged,
     tiled_entries,
 )
+from topicd.shards.storage.segment.info import Lies
 from topicd.shards.storage.segment.misplaced import Owner, stranger
 from topicd.shards.storage.segment.names import COLD, DATA, DEL, IDX, PACKED, TAGS, topic_id_of
-from topicd.shards.storage.segment.places import SegmentPlace, resolve
+from topicd.shards.storage.segment.places import SegmentPlace, lies_of, resolve
 from topicd.shards.storage.segment.pointer import load_pointer
 from topicd.shards.storage.segment.reindex import Rebuilt, reindex
 from topicd.shards.storage.segment.seal import segment_end
@@ -40,6 +41,7 @@ DAMAGE = "damage"  # something that was stored cannot be read or believed
 NOTE = "note"  # worth knowing; the next start deals with it
 
 
+FRAMES = {DATA, PACKED, COLD}
 NOT_CHECKED = "not checked: "  # frames in a cold directory that is not there
 
 
@@ -82,6 +84,7 @@ class SegmentReport:
     to_come: list[tuple[int, int]] = field(default_factory=list)  # seqs that only the log may still have
     unread: bool = False  # the disk refused
     foreign: bool = False  # of a version not known here: nobody may touch it
+    frames: Path | None = None  # the file that holds them, if it is not .data here
 
     @property
     def last_seq(self) -> int:
@@ -108,7 +111,8 @@ class SegmentReport:
         return resolve(self.directory, self.first_seq)
 
     def note(self, severity: str, part: str, what: str, first: int = 0, last: int = 0) -> None:
-        self.findings.append(Finding(severity, self.file(part), what, first, last))
+        path = self.frames if self.frames is not None and part in FRAMES else self.file(part)
+        self.findings.append(Finding(severity, path, what, first, last))
 
 
 def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], following: int | None) -> SegmentReport:
@@ -118,7 +122,7 @@ def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], followin
     parts = report.parts
     if DEL in parts:
         _check_marks(fs, report)
-    if not parts & {DATA, PACKED, COLD}:
+    if not parts & FRAMES:
         _without_data(fs, report)
         return report
     index = report.place.read_index(fs)
@@ -297,9 +301,14 @@ def _elsewhere(fs: Fs, report: SegmentReport) -> Content | None:
     """Frames that are packed or in the cold directory. None: there is nothing to be checked, or it cannot be."""
     part = PACKED if PACKED in report.parts else COLD
     try:
-        if part == COLD and load_pointer(fs, report.file(COLD)).dropped:
-            report.note(NOTE, COLD, "is being removed; the daemon finishes it when the cold directory is there")
-            return None
+        lies = Lies.PACKED
+        if part == COLD:
+            pointer = load_pointer(fs, report.file(COLD))
+            if pointer.dropped:
+                report.note(NOTE, COLD, "is being removed; the daemon finishes it when the cold directory is there")
+                return None
+            lies = lies_of(pointer)
+        report.frames = report.place.frames(fs, lies)
         content = report.place.load(fs, DATA)
     except (OSError, FormatError) as error:
         raise_refusal(error)

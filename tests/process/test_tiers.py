@@ -287,7 +287,8 @@ def test_fsck_verify_and_backups_see_all_tiers(daemon: Daemon) -> None:
     found = json.loads(run_ctl(daemon, "fsck", *data, "--json", code=1).stdout)
     named = [one for one in found["findings"] if one["severity"] == "damage" and one["first_seq"]]
     assert named and all(101 <= one["first_seq"] <= one["last_seq"] <= 200 for one in named)
-    assert "damage" in run_ctl(daemon, "segment", "verify", "logs", *data, "--json", code=1).stdout
+    assert {one["path"] for one in found["findings"] if one["severity"] == "damage"} == {str(path)}
+    assert str(path) in run_ctl(daemon, "segment", "verify", "logs", *data, "--json", code=1).stdout
     daemon.start().wait_ready()
     client = daemon.client(timeout=2)
     assert client.fetch("logs", 0, limit=100).records[-1].seq == 100

@@ -7,6 +7,7 @@ Of a segment that is being written it may see a tail that is not finished.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from topicd._native import core
@@ -16,7 +17,7 @@ from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError, StorageCorrupt
 from topicd.shards.storage.segment.deletions import parse_marks
 from topicd.shards.storage.segment.index import DAMAGED, ENTRY_BYTES, entry_at, entry_count, flagged, tiled_entries
-from topicd.shards.storage.segment.info import SegmentDamage
+from topicd.shards.storage.segment.info import Lies, SegmentDamage
 from topicd.shards.storage.segment.names import DATA, DEL, IDX, TAGS, topic_id_of
 from topicd.shards.storage.segment.places import resolve
 from topicd.shards.storage.segment.reindex import Rebuilt, reindex
@@ -115,4 +116,8 @@ class _Check:
         self._found.append(SegmentDamage(self._path(part), first, last, what, repaired))
 
     def _path(self, part: str) -> Path:
-        return resolve(self._dir, self._first).file(part)
+        place = resolve(self._dir, self._first)
+        if part == DATA:
+            with suppress(OSError, FormatError):
+                return place.frames(self._fs, place.lies(self._fs) or Lies.HERE)
+        return place.file(part)
