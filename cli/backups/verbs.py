@@ -22,6 +22,7 @@ from topicd.cli.backups.until import Until, check_reaches, choose_until, cut, no
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import Group, did_you_mean
 from topicd.cli.offline.check import check_all, work_bytes
+from topicd.cli.offline.cold import require_answer
 from topicd.cli.offline.data_dir import Offline
 from topicd.cli.offline.segment_check import DAMAGE
 from topicd.cli.options import END
@@ -78,6 +79,7 @@ def _create(app: App, fs: RealFs, where: Path, source: Served | Unused) -> int:
     inside = source.data.root.resolve()
     if inside == where.resolve() or inside in where.resolve().parents:
         raise CliError(f"{where} lies in the data directory", Exit.USAGE, "backups belong elsewhere")
+    require_answer(fs, source.data)
     shelf = Shelf(fs, where)
     with shelf.lock(), Bar("backup", None, "bytes") as bar:
         creation = Creation(fs, shelf, source, SystemClock(), bar.advance)

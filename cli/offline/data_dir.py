@@ -15,6 +15,7 @@ from topicd import paths
 from topicd._native.interface import Run
 from topicd.cli.exits import CliError, Exit
 from topicd.cli.groups import did_you_mean
+from topicd.cli.offline.cold import require_answer
 from topicd.disk import layout
 from topicd.disk.datadir import Format, LockHeld, open_format, take_lock
 from topicd.disk.fs import Fs, RealFs
@@ -66,7 +67,9 @@ def open_offline(given: str | None, *, to_judge: bool = False) -> Offline:
     data = DataDir(root.absolute())
     for path, what in () if to_judge else layout.obstacles(data):
         raise CliError(f"{path} {what}", Exit.REFUSED)
-    return Offline(data)
+    offline = Offline(data)
+    require_answer(offline.fs, data)
+    return offline
 
 
 @contextmanager

@@ -127,7 +127,7 @@ def _remarks(app: App, rows: list[dict[str, Any]]) -> None:
 
 def _row(row: dict[str, Any]) -> list[str]:
     segments = row["segments"]
-    kept = [count(row["hot_retain_segments"]) + " segments"] if row["hot_retain_segments"] else []
+    kept = [counted(row["hot_retain_segments"], "segment")] if row["hot_retain_segments"] else []
     kept += [size(row["hot_retain_bytes"])] if row["hot_retain_bytes"] else []
     return [
         row["topic"],

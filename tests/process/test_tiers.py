@@ -226,6 +226,8 @@ def test_a_cold_directory_that_does_not_answer_at_all_keeps_nothing_else_from_it
             assert client.delete("logs", 150).deleted == 149
             client.delete_topic("gone")
             client.tier_now("logs")
+            shelf = str(daemon.root / "backups")
+            assert "has not answered for 10 s" in run_ctl(daemon, "backup", "create", shelf, code=1).stderr
             wait_until(lambda: "has not answered" in client.tier_state("logs")["trouble"], "trouble", 20)
             wait_until(lambda: daemon.stats("dlv-00")["cold_failing"] == 1, "the metric")
             silent.answers.set()
