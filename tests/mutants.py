@@ -308,6 +308,13 @@ MUTANTS = [
         "if not found.exists():",
         [*pytest("tests/process/test_chat_damage.py"), "-k", "begins_anew"],
     ),
+    Mutant(
+        "chat: a key that may read reads the log of all chats over HTTP",
+        "topicd/gateway/keys.py",
+        "    if not rights.allows(name) and not (",
+        "    if rights.prefixes and not name.startswith(rights.prefixes) and not (",
+        [*pytest("tests/process/web/test_http_chat.py"), "-k", "read_by_no_key"],
+    ),
     # ---- schemas ----
     Mutant(
         "schema: the quick way for single records does not look",

@@ -72,6 +72,19 @@ def test_stages_are_for_who_may_stage_whatever_his_prefixes(name: str) -> None:
         Rights("a", frozenset({"admin"}), ("orders.",)).require("read", f"{name}x")
 
 
+@pytest.mark.parametrize("name", ["topicd.chat.00", f"topicd.channel.{'0' * 64}.1"])
+def test_logs_of_chats_and_channels_are_for_nobody_but_who_may_do_everything(name: str) -> None:
+    """Their members are asked for by whoever keeps them."""
+    most = Rights("a", frozenset(SCOPES) - {"admin"})
+    for scope in SCOPES:
+        with pytest.raises(Forbidden, match="may not touch the logs"):
+            most.require(scope, name)
+    assert not most.allows(name)
+    assert not most.lists(name, "topicd.")
+    assert Rights("a", frozenset({"admin"})).allows(name)
+    assert not Rights("a", frozenset({"admin"}), ("orders.",)).allows(name)
+
+
 def test_stages_are_shown_to_who_knows_whose_they_are() -> None:
     key, job = "a" * STAGE_KEY_DIGITS, Rights("job", frozenset({"write", "stage"}), ("orders.",))
     mine = f"topicd.stage.{key}.0.0.1-2"

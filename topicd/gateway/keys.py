@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from topicd.errors import Unauthorized
 from topicd.gateway.errors import Refusal, forbidden
 from topicd.gateway.web.messages import Head
+from topicd.model import is_staged
 from topicd.tokens import EVERYTHING, Rights, TokenFile, digest_of
 
 # Somebody without a key who looks at the dashboard, where the setting dashboard_guests lets them.
@@ -120,5 +121,5 @@ def require(rights: Rights, scopes: tuple[str, ...]) -> None:
 
 
 def require_name(rights: Rights, name: str, *, in_body: bool = False) -> None:
-    if rights.prefixes and not name.startswith(rights.prefixes):
+    if not rights.allows(name) and not (is_staged(name) and "stage" in rights.scopes):
         raise forbidden(f"the key does not reach {name!r:.300}", name if in_body else None)

@@ -201,6 +201,44 @@ def test_the_log_of_the_store_cannot_be_written_over_http(chat_web: Web) -> None
         assert (refused.status, refused.code) == (403, "forbidden"), (method, refused)
 
 
+def test_the_log_of_the_store_is_read_by_no_key_but_one_that_may_do_everything(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """What is in it is for the members of each chat."""
+    root = tmp_path_factory.mktemp("private")
+    secrets = {name: new_token() for name in ("ann", "boss")}
+    scopes = {"ann": ["read", "consume", "write", "delete"], "boss": ["read", "admin"]}
+    tokens = root / "tokens.toml"
+    tokens.write_text(
+        "".join(
+            f'[[token]]\nname = "{name}"\nsha256 = "{digest}"\nscopes = {json.dumps(scopes[name])}\n'
+            for name, (_, digest) in secrets.items()
+        )
+    )
+    environ = {**ENVIRON, "TOPICD_TOKENS_FILE": str(tokens)}
+    log = "topicd.chat.00"
+    asked = [
+        ("GET", f"/v0/topics/{log}", None),
+        ("POST", f"/v0/topics/{log}/diff", {}),
+        ("POST", "/v0/watch", {"topics": {log: {"from_seq": 0}}}),
+        ("GET", f"/dashboard/topics/{log}", None),
+        ("POST", f"/dashboard/topics/{log}/browse", {}),
+        ("GET", f"/dashboard/stream?tail={log}", None),
+    ]
+    with Daemon(root / "d", wal_shards=1, delivery_shards=1, env=environ) as daemon:
+        daemon.client().chat.send("@cid", "top secret", user="bob")
+        web = Web(daemon, key=secrets["ann"][0])
+        for method, path, body in asked:
+            refused = web(method, path, body)
+            assert (refused.status, refused.code) == (403, "forbidden"), (path, refused)
+        listed = web("GET", "/v0/topics?prefix=topicd.").body["topics"]
+        assert [row["topic"] for row in listed if row["topic"].startswith(log)] == []
+        web.close()
+        boss = Web(daemon, key=secrets["boss"][0])
+        assert boss("POST", f"/v0/topics/{log}/diff", {}).status == 200
+        boss.close()
+
+
 @pytest.mark.parametrize("body", [b'{"text": "\\ud800", "user": "ann"}', b'{"text": "x", "user": "\\ud800"}'])
 def test_half_a_character_is_refused(chat_web: Web, body: bytes) -> None:
     """JSON can spell it, and no text can hold it."""

@@ -129,7 +129,8 @@ async def list_topics(call: Call) -> Reply:
         pages = await shards.ask_all(wanted)
         more = more or any(page.get("next") for page in pages)
         rows = list(heapq.merge(rows, *(page["topics"] for page in pages), key=lambda row: row["topic"]))
-    body: dict[str, Any] = {"topics": [_row(row) for row in rows[:size]]}
+    shown = [_row(row) for row in rows[:size] if call.rights.allows(row["topic"])]
+    body: dict[str, Any] = {"topics": shown}
     if more or len(rows) > size:
         body["next_cursor"] = next_cursor(rows[size - 1]["topic"])
     return call.answer(body)
