@@ -1,5 +1,6 @@
 """`make bench ONLY=routers`: one source at full speed, with and without ten routers that leave it into two shards. The
-same writer fills a topic without routers and one with ten, in turn; then the lag is watched until it is gone.
+same writer fills a topic without routers and one with ten; then the lag is watched until it is gone. Who is first takes
+turns: whatever is filled later finds older pages and more to write back.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Round(NamedTuple):
 
 
 def main(work_dir: Path, *, quick: bool) -> int:
-    rounds, seconds = (2, 3.0) if quick else (5, 6.0)
+    rounds, seconds = (4, 3.0) if quick else (6, 6.0)
     run_dir = socket_dir()
     argv = [sys.executable, "-m", "topicd", f"--data-dir={work_dir / 'data'}", f"--run-dir={run_dir}"]
     argv += [f"--delivery-shards={SHARDS}", "--wal-shards=1"]
@@ -43,7 +44,7 @@ def main(work_dir: Path, *, quick: bool) -> int:
         until_up(lambda: _connected(run_dir).close(), "topicd", lambda: process.poll() is None)
         with _connected(run_dir) as client:
             sources = _topology(client)
-            found = [_round(client, run_dir, *sources, seconds) for _ in range(rounds)]
+            found = [_round(client, run_dir, *sources, seconds, fed_first=n % 2 == 1) for n in range(rounds)]
     finally:
         procs.stop(process)
     print(render(found))
@@ -67,29 +68,31 @@ def _topology(client: topicd.Client) -> tuple[str, str]:
     return alone, fed
 
 
-def _round(client: topicd.Client, run_dir: Path, alone: str, fed: str, seconds: float) -> Round:
-    before = _log_bytes(client)
-    alone_rate, alone_count, _ = _fill(client, run_dir, alone, seconds)
-    between = _log_bytes(client)
-    fed_rate, fed_count, lag_max = _fill(client, run_dir, fed, seconds)
-    ended = time.monotonic()
-    while any(one.lag for one in client.routers.list()):
-        lag_max = max(lag_max, *(one.lag or 0 for one in client.routers.list()))
+def _round(client: topicd.Client, run_dir: Path, alone: str, fed: str, seconds: float, *, fed_first: bool) -> Round:
+    without: Filled | None = None
+    if not fed_first:
+        without = _fill(client, run_dir, alone, seconds)
+    with_ten = _fill(client, run_dir, fed, seconds)
+    lag_max = with_ten.lag_max
+    while lag := max(one.lag or 0 for one in client.routers.list()):
+        lag_max = max(lag_max, lag)
         time.sleep(0.05)
-    drained = time.monotonic() - ended
+    drained = time.monotonic() - with_ten.ended
+    if without is None:
+        without = _fill(client, run_dir, alone, seconds)
+    return Round(without.rate, with_ten.rate, lag_max, drained, without.wal, with_ten.wal)
+
+
+class Filled(NamedTuple):
+    rate: float  # records a second
+    lag_max: int
+    wal: float  # bytes of the log for each record
+    ended: float  # the last append
+
+
+def _fill(client: topicd.Client, run_dir: Path, topic: str, seconds: float) -> Filled:
     time.sleep(1.5)  # the pages that the counters come from
-    return Round(
-        alone_rate,
-        fed_rate,
-        lag_max,
-        drained,
-        (between - before) / alone_count,
-        (_log_bytes(client) - between) / fed_count,
-    )
-
-
-def _fill(client: topicd.Client, run_dir: Path, topic: str, seconds: float) -> tuple[float, int, int]:
-    """(records a second, records, the largest lag that was seen)."""
+    before = _log_bytes(client)
     writer = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.routers", str(run_dir), topic, str(seconds)],
         stdout=subprocess.PIPE,
@@ -99,10 +102,11 @@ def _fill(client: topicd.Client, run_dir: Path, topic: str, seconds: float) -> t
     while writer.poll() is None:
         lag = max([lag, *(one.lag or 0 for one in client.routers.list())])
         time.sleep(0.25)
+    ended = time.monotonic()
     assert writer.stdout is not None
     count, took = writer.stdout.read().split()
     time.sleep(1.5)
-    return int(count) / float(took), int(count), lag
+    return Filled(int(count) / float(took), lag, (_log_bytes(client) - before) / int(count), ended)
 
 
 def _log_bytes(client: topicd.Client) -> int:
