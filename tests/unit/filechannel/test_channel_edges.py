@@ -166,6 +166,20 @@ def test_F19_an_unflushed_write_of_4096_bytes_leaves_the_header_only(tmp_path: P
         assert channel.stats().disk_bytes == 64
 
 
+def test_F19_what_a_cut_off_write_left_behind_the_published_end_is_nobodys(tmp_path: Path) -> None:
+    """Of a process that died between a write and its publication: in the same boot the page says where messages end."""
+    with FileChannel(tmp_path) as channel:
+        channel.sender().send_many([b"one", b"two"])
+    path = tmp_path / "segment.0"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\0\0\0\5abcdhello" + whole[HEADER_BYTES:])
+    with FileChannel(tmp_path) as channel:
+        assert path.read_bytes() == whole
+        assert channel.damage == []
+        channel.sender().send(b"three")
+        assert channel.receiver().recv_many(9, 0) == [b"one", b"two", b"three"]
+
+
 def test_F19_leftovers_are_removed(tmp_path: Path) -> None:
     with FileChannel(tmp_path, segment_bytes=SMALL) as channel:
         channel.sender().send_many(numbered(0, 1000))
