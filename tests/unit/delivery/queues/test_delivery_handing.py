@@ -149,6 +149,33 @@ def test_the_next_job_comes_the_short_way_as_by_the_long_one(open_desk: Callable
     assert ways[0].jobs.totals.row == ways[1].jobs.totals.row and ways[0].jobs.totals.acked > 50
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_is_pushed_the_short_way_as_by_the_long_one(desk: Desk, seed: int) -> None:
+    chance = random.Random(seed)
+    ways = [Hands(desk, "short"), Hands(desk, "long", max_in_flight=1_000)]
+    lines, held = [desk.line(), desk.line()], [list[tuple[int, int]]() for _ in ways]
+    for hands, line in zip(ways, lines, strict=True):
+        hands.work(3, line)
+    for _ in range(150):
+        what, count, which = chance.random(), chance.randrange(1, 4), chance.randrange(3)
+        told = []
+        for hands, line, mine in zip(ways, lines, held, strict=True):
+            if what < 0.5:
+                desk.write(hands.topic, [b"job"] * count)
+            elif mine:
+                hands.ack([mine.pop(which % len(mine))])
+            pushed = [claimed._replace(topic_id=0) for claimed in hands.pushed(line)]
+            mine += [(job.seq, job.lease) for claimed in pushed for job in claimed.jobs]
+            told.append((pushed, hands.counts()))
+            assert hands.counts()[1] == len(mine) <= 3
+            _check_counts(desk, hands)
+        assert told[0] == told[1]
+    for hands, line in zip(ways, lines, strict=True):
+        line.session.connection_lost(None)
+        desk.settle()
+        assert hands.counts()[1] == 0
+
+
 def _records_of_segments(seed: int) -> int:
     """Few, so that jobs end in sealed and in open ones, or many."""
     return (8, 20, 10_000)[seed % 3]
