@@ -27,6 +27,7 @@ from topicd.client.core.chat import ChatMessage, InboxChange, Sent, Signal
 from topicd.errors import Conflict, Forbidden, FormatError, InvalidRequest, StorageCorrupt, TopicdError
 from topicd.limits import CHAT_KEEPER
 from topicd.metrics import render
+from topicd.shards.chat.operations import Entry, unpacked
 from topicd.tokens import new_token
 
 
@@ -157,6 +158,33 @@ def test_S14_progress_is_bounded_by_what_there_is(chat: Chat) -> None:
     chat.add("progress", "bob")
     with pytest.raises(Conflict, match="the chat has 1 message, not 2"):
         chat.mark("progress", 2, user="bob")
+
+
+def test_S19_what_is_got_are_the_bytes_that_were_put_last(daemon: Daemon, chat: Chat) -> None:
+    for blob in (b"first", bytes(range(256)) * 4):
+        assert chat.put_identity("key owner", blob)
+        assert chat.identity("key owner") == blob
+    told = run_ctl(daemon, "chat", "identity", "get", "key owner", "--json").stdout
+    assert json.loads(told)["hex"] == blob.hex()
+    with pytest.raises(InvalidRequest, match="1024"):
+        chat.put_identity("key owner", blob + b"x")
+    assert chat.identity("key owner") == blob
+
+
+def test_S24_the_log_shows_all_operations_in_their_order(daemon: Daemon, chat: Chat) -> None:
+    """Also those that were refused when their turn came: whoever replays it comes to the same."""
+    client = daemon.client()
+    before = client.state("topicd.chat.00").head_seq
+    chat.send("audited", "one", user="ann")
+    chat.add("audited", "bob", user="ann")
+    chat.mark("audited", 1, user="bob")
+    with pytest.raises(Forbidden):
+        chat.add("audited", "cid", user="bob")
+    chat.remove("audited", "bob", user="ann")
+    chat.put_identity("ann", b"key")
+    entries = [unpacked(record.data) for record in client.fetch("topicd.chat.00", before)]
+    done = [type(op).__name__ for entry in entries if isinstance(entry, Entry) for op in entry.operations]
+    assert done == ["Send", "Add", "Mark", "Add", "Remove", "PutIdentity"]
 
 
 def collected(events: Iterator[Any], into: list[Any]) -> threading.Thread:

@@ -101,8 +101,8 @@ class Shop:
     def rows(self, table: Any) -> list[tuple[bytes, bytes]]:
         return list(self.store.scan(table))
 
-    def ids(self) -> dict[str, set[bytes]]:
-        return {domain: {record for record, _ in BY_NAME[domain].ids(self.store)} for domain in DOMAINS}
+    def ids(self, cutoff_ms: int = 0) -> dict[str, set[bytes]]:
+        return {domain: {record for record, _ in BY_NAME[domain].ids(self.store, cutoff_ms)} for domain in DOMAINS}
 
     def give(self, other: Shop, domain: str, ids: list[bytes]) -> None:
         """Records to another store, as sync carries them."""
