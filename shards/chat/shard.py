@@ -201,6 +201,8 @@ class ChatShard:
         where.mkdir(parents=True, exist_ok=True)
         for scratch in ("verify", "verify.store", "rebuilt", "base.new", "rocks.flush", "rocks.old"):
             shutil.rmtree(where / scratch, ignore_errors=True)
+        for unfinished in where.glob("*.tmp"):  # a copy that the engine was making
+            shutil.rmtree(unfinished, ignore_errors=True)
         async with contextlib.AsyncExitStack() as undo:
             oplog = self._oplog()
             undo.push_async_callback(oplog.close)

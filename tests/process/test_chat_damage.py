@@ -110,9 +110,13 @@ def test_a_store_ahead_of_a_log_that_lost_its_tail_is_made_anew(daemon: Daemon, 
     shutil.copytree(root / "chat", tmp_path / "before" / "chat", dirs_exist_ok=True)
     shutil.rmtree(root)
     shutil.copytree(tmp_path / "before", root)
+    left = [daemon.data.chat(0) / name for name in ("rocks.flush", "rocks.flush.tmp", "verify", "base.new.tmp")]
+    for scratch in left:
+        scratch.mkdir()
     daemon.start().wait_ready()
     chat = daemon.client().chat
     assert "ahead of its log" in daemon.log
+    assert not any(scratch.exists() for scratch in left)
     assert chat.digest() == before
     assert chat.send("room", "new", user="ann").seq == 201
     assert chat.verify()["differences"] == []
