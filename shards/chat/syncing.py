@@ -81,6 +81,13 @@ class Peer:
                 _flags, raw = await connection.call(int(message.OP), body)
         except TimeoutError:
             raise ConnectionLost(f"{self._target} did not answer within {ANSWER_S:g} s") from None
+        except ConnectionLost:
+            raise
+        except TopicdError as exc:
+            # Whoever asked this store must not think that it is the one that refuses.
+            told = type(exc)(f"the other store: {exc.message}")
+            told.detail = exc.detail
+            raise told from None
         self.received += len(raw) + 10
         return answer_map(raw)
 

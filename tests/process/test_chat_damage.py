@@ -171,6 +171,18 @@ def test_a_copy_of_a_store_is_another_store(tmp_path: Path) -> None:
         assert {message.text for message in other.messages("room")} == {"both", "here", "there"}
 
 
+def test_who_compares_is_told_that_it_is_the_other_store_that_is_closed(tmp_path: Path) -> None:
+    with Pair(tmp_path) as pair:
+        here, there = pair.daemons
+        here.client().chat.send("room", "x", user="ann")
+        there.stop()
+        (there.data.chat(0) / "rocks" / "CURRENT").write_bytes(b"garbage")
+        there.start().wait_ready()
+        with pytest.raises(StorageCorrupt, match=r"^the other store: the chat store is closed"):
+            pair.sync(here.client().chat, 1, "digest")
+        assert here.client().chat.inbox("ann").chats[0].unread == 0
+
+
 def test_records_of_a_far_future_are_refused_and_all_others_exchanged(tmp_path: Path) -> None:
     with Pair(tmp_path, 0, 50 * 3_600_000) as pair:
         here, there = pair.chats()
