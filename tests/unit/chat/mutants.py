@@ -153,14 +153,14 @@ MUTANTS = [
         "shards/chat/messages.py",
         "    elif message.kind == Kind.DM:\n        kind = int(Kind.DM)\n",
         "    elif message.kind == Kind.DM and not members:\n        kind = int(Kind.DM)\n",
-        "test_chat_convergence.py",
+        "test_chat_members.py",
     ),
     (
         "chat: a message of a group makes one of the chat of two",
         "shards/chat/messages.py",
         "    if meta.kind == Kind.DM:\n        kind = int(Kind.DM)\n    elif",
         "    if",
-        "test_chat_convergence.py",
+        "test_chat_members.py",
     ),
     (
         "chat: one of two writes to their chat as to a group",
@@ -168,7 +168,7 @@ MUTANTS = [
         "        elif meta.kind == Kind.DM:\n"
         '            raise InvalidRequest("a chat between two users is written to as @name")\n',
         "",
-        "test_chat_convergence.py",
+        "test_chat_members.py",
     ),
     (
         "chat: of two identities of one time the one that came first stays",

@@ -12,7 +12,8 @@ from topicd.shards.chat import identity, keys, members, membership
 from topicd.shards.chat.identity import Identity
 from topicd.shards.chat.members import Member, merge
 from topicd.shards.chat.messages import is_member
-from topicd.shards.chat.store import IDENTITY, MEMBERS, SEEN_IDENTITY, SEEN_MEMBER
+from topicd.shards.chat.rows import Kind
+from topicd.shards.chat.store import IDENTITY, MEMBERS, SEEN_IDENTITY, SEEN_MEMBER, USER_INBOX
 
 GOLDEN = "a7241a7b16f62e1dcaf85cba6530a4a2e3169f537da5804f8cd6d2c791fd6c46"
 
@@ -73,6 +74,29 @@ def test_S15_members_of_a_chat_of_two_cannot_change() -> None:
         shop.add(chat, "cid")
     with pytest.raises(InvalidRequest, match="two users"):
         shop.remove(chat, "bob")
+
+
+def test_S15_a_chat_of_two_is_theirs_whatever_came_first() -> None:
+    """A room under its id: made before they spoke, or by another store that did not know of them."""
+    chat = keys.dm_id(keys.user_id("ann"), keys.user_id("bob"))
+    room = chat.hex()
+    before, after = Shop(), Shop()
+    before.send(room, "a room", "eve")
+    before.add(room, "cid", by="eve")
+    other = Shop()
+    other.send(room, "a room", "eve")
+    after.send("@bob", "hi", "ann")
+    before.send("@bob", "hi", "ann")
+    for domain in ("messages", "members"):
+        other.give(after, domain, list(other.ids()[domain]))
+    for shop in (before, after):
+        meta = shop.view.metas.get(chat)
+        assert (meta.kind, meta.users) == (Kind.DM, sorted((keys.user_id("ann"), keys.user_id("bob"))))
+        assert {key[:20] for key, _ in shop.rows(USER_INBOX)} == set(meta.users)
+        with pytest.raises(Forbidden):
+            shop.send(room, "still mine", "eve")
+        with pytest.raises(InvalidRequest, match="as @name"):
+            shop.send(room, "as a room", "ann")
 
 
 def test_S16_removing_somebody_unknown_leaves_a_tombstone_that_reads_do_not_show() -> None:
