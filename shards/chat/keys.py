@@ -35,8 +35,8 @@ MEMBER_KEY = CHAT + USER
 PROGRESS_KEY = USER + CHAT
 BUCKET = 2  # bytes of an id that say which of the 65,536 buckets it is in
 
-_HEX_CHAT = re.compile(r"[0-9a-f]{64}")
-_HEX_USER = re.compile(r"[0-9a-f]{40}")
+_HEX_CHAT = re.compile(r"[0-9a-fA-F]{64}")
+_HEX_USER = re.compile(r"[0-9a-fA-F]{40}")
 _DM = b"topicd.chat.dm\0"
 
 

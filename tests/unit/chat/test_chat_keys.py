@@ -127,7 +127,9 @@ def test_names_stand_for_ids_and_hex_digits_are_ids() -> None:
     assert len(keys.chat_id("kitchen")) == 32
     assert len(keys.user_id("ann")) == 20
     assert keys.chat_id("ab" * 32) == bytes.fromhex("ab" * 32)
-    assert keys.user_id("cd" * 20) == bytes.fromhex("cd" * 20)
+    assert keys.user_id("cd" * 20) == keys.user_id("CD" * 20) == bytes.fromhex("cd" * 20)
+    assert keys.chat_id("aB" * 32) == keys.chat_id("AB" * 32) == keys.chat_id("ab" * 32)
+    assert not keys.is_chat_name("AB" * 32, keys.chat_id("AB" * 32))
     assert keys.is_chat_name("kitchen", keys.chat_id("kitchen"))
     assert not keys.is_chat_name("kitchen", keys.chat_id("cellar"))
 
