@@ -51,7 +51,9 @@ class Forwarder:
         self.feed: Feed = tools.feed(one, self.wake)
         self.waiting: str | None = None  # why it stands still
         self.unreadable: tuple[int, int] | None = None  # seqs of the source, where it stands
-        self.behind_since = 0  # ms; 0: it is not behind
+        self.behind_since = 0  # ms: no later has what it has not copied come; 0: it is not behind
+        self._behind_at = 0  # ms, when its source had this head
+        self._behind_to = 0
         self.noted = self.flow.cursor  # what the log knows
         self.told = (0, 0)  # to the source: how often it was reached, the cursor
         self._remake_to: int | None = None  # source's head at the start: up to there copies may have been seen
@@ -176,8 +178,7 @@ class Forwarder:
             if piece is None:
                 self._caught_up()
                 return
-            if not self.behind_since:
-                self.behind_since = self._tools.now_ms()
+            self._note_behind(self._tools.now_ms())
             if piece.gap is not None and self.position < piece.gap[1]:
                 self._trim(piece.gap)
             else:
@@ -187,6 +188,14 @@ class Forwarder:
         except ValueError as exc:
             log.exception("records cannot be copied", extra={"router": self.one.router})
             self._stand(f"records of its source make no sense: {exc}")
+
+    def _note_behind(self, now_ms: int) -> None:
+        if not self.behind_since:
+            self.behind_since = self._behind_at = now_ms
+            self._behind_to = self.feed.head
+        elif self.position >= self._behind_to:
+            # What it has not copied has come since it was looked at last.
+            self.behind_since, self._behind_at, self._behind_to = self._behind_at, now_ms, self.feed.head
 
     def _next(self) -> Piece | None:
         try:

@@ -83,6 +83,23 @@ def test_a_full_destination_that_was_made_again_as_far_as_it_goes_may_be_given_r
     assert datas(routed, "audit") == [b"%d" % n for n in range(5)]
 
 
+def test_whoever_is_always_a_little_behind_is_not_behind_for_long(routed: Desk) -> None:
+    orders, _ = pair(routed)
+    forwarder = routed.parts.routing.shop.forwarders[1]
+    for n in range(20):
+        forwarder._under_way = True  # its last batch is not stored yet when the next records come
+        routed.write(orders, [b"%d" % n])
+        forwarder._under_way = False
+        forwarder.feed.head = orders.seqs.visible
+        forwarder._note_behind(1_000 * (n + 1))
+        forwarder.position = orders.seqs.visible
+    assert forwarder.behind_since >= 18_000
+    forwarder.position = 0  # it comes no further
+    for n in range(20, 30):
+        forwarder._note_behind(1_000 * (n + 1))
+    assert forwarder.behind_since <= 20_000
+
+
 def test_a_write_that_fails_is_made_again(routed: Desk) -> None:
     routed.topic("audit", durability="fsync")  # more than its source promises: it is logged
     orders, _ = pair(routed)
