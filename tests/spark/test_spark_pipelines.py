@@ -386,6 +386,35 @@ def test_fsck_finds_what_topicctl_fsck_finds(lazy: LazySpark, hurt: Any, capfdbi
     assert {"frames cannot be read", "the data file is missing", "no segment has these records"} <= what
 
 
+def test_packed_segments_in_the_cold_directory_are_archived_and_checked(
+    lazy: LazySpark, tmp_path: Path, small_tasks: None, capfdbinary: Any
+) -> None:
+    (cold := tmp_path / "cold").mkdir()
+    tiers: dict[str, Any] = {**LIVELY, "cold_dir": cold, "compress": "zstd", "hot_retain_segments": 1}
+    with Daemon(tmp_path / "d", wal_shards=1, delivery_shards=1, **tiers) as daemon:
+        client = daemon.client()
+        for _ in range(4):
+            client.publish_many("orders", [b"record %d" % n for n in range(600)], tag="t")
+        client.tier_now("orders")
+        wait_until(
+            lambda: client.tier_state("orders")["segments"]["cold_packed"] >= 3, "segments in the cold directory"
+        )
+        to = tmp_path / "archive"
+        made = archive.Options(connection_options(str(daemon.run.socket), 60.0), ("orders",), to)
+        assert archive.run(lazy, made).totals["added"] == 2_400
+        assert lazy.session.read.parquet(str(to)).select("seq").distinct().count() == 2_400
+        daemon.stop()
+        options = fsck.Options(str(daemon.data.root))
+        whole = fsck.run(lazy, options)
+        assert not whole.failed and whole.totals["records"] == 2_400
+        lost, damaged, *_ = sorted(cold.glob("topics/*/*.data.z"))
+        lost.unlink()
+        flip(damaged)
+        report = fsck.run(lazy, options)
+        assert report.failed and pipeline_findings(report) == fsck_findings(daemon, capfdbinary)
+        assert {row["path"] for row in report.rows if row["severity"] == "damage"} == {str(lost), str(damaged)}
+
+
 def test_loss_audit_is_empty_until_something_is_lost(lazy: LazySpark, hurt: Any) -> None:
     daemon, sealed = hurt
     options = loss_audit.Options(connection_options(str(daemon.run.socket), 60.0))
