@@ -9,6 +9,7 @@ import pytest
 from topicd.cli.exits import CliError
 from topicd.cli.offline import cold
 from topicd.cli.offline.cold import require_answer
+from topicd.cli.offline.data_dir import open_offline
 from topicd.disk.cold import adopt
 from topicd.disk.fs import RealFs
 from topicd.paths import DataDir
@@ -43,3 +44,5 @@ def test_one_that_does_not_answer_is_named(data: DataDir, tmp_path: Path, monkey
     monkeypatch.setattr(cold, "PATIENCE_S", 0.05)
     with pytest.raises(CliError, match=f"cold directory {root} has not answered"):
         require_answer(RealFs(), data)
+    with pytest.raises(CliError, match="has not answered"):
+        open_offline(str(data.root))  # fsck, verify, dump and whatever else reads a directory

@@ -69,6 +69,13 @@ MUTANTS = [
         "tests/unit/delivery/storing/test_delivery_tiering.py",
     ),
     (
+        "cold disk: tools begin to read one that does not answer",
+        "cli/offline/data_dir.py",
+        "    require_answer(offline.fs, data)\n",
+        "",
+        "tests/unit/cli/offline/test_cli_cold.py",
+    ),
+    (
         "words: a dictionary that saves less than a tenth",
         "shards/storage/segment/words.py",
         "if found.size <= _WORTH * without.size and found.size < best.size:",
