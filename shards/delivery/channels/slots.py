@@ -66,7 +66,7 @@ class Slots:
         # Held before the others are asked: of two joins at the same time each sees the other.
         held[handler] = now + HELD_S
         try:
-            channels = await self.channels_of(user)
+            channels = await self._settled(user)
         except BaseException:
             self.give_back(user, handler)
             raise
@@ -76,6 +76,14 @@ class Slots:
             raise ChannelLimit(
                 f"{user!r} is in {len(others)} channels, max_channels_per_user is {limit}", user=user, limit=limit
             )
+
+    async def _settled(self, user: str) -> set[str]:
+        """The user's channels; asked again if a join has ended meanwhile: its shard may have answered before."""
+        while True:
+            before = set(self._held.get(user, ()))
+            channels = await self.channels_of(user)
+            if before <= set(self._held.get(user, ())):
+                return channels
 
     def give_back(self, user: str, handler: str) -> None:
         held = self._held.get(user)

@@ -238,8 +238,15 @@ MUTANTS = [
     (
         "channel: two joins at once take one slot",
         f"{_CODE}/slots.py",
-        "        held[handler] = now + HELD_S\n        try:\n            channels = await self.channels_of(user)\n",
-        "        try:\n            channels = await self.channels_of(user)\n            held[handler] = now + HELD_S\n",
+        "        held[handler] = now + HELD_S\n        try:\n            channels = await self._settled(user)\n",
+        "        try:\n            channels = await self._settled(user)\n            held[handler] = now + HELD_S\n",
+        f"{_UNIT}/test_delivery_slots.py",
+    ),
+    (
+        "channel: a join that ended while others were asked is not counted",
+        f"{_CODE}/slots.py",
+        "            if before <= set(self._held.get(user, ())):\n",
+        "            if True:\n",
         f"{_UNIT}/test_delivery_slots.py",
     ),
     (

@@ -16,11 +16,13 @@ class Cursor:
     """What would be the file; writes wait until they are let go."""
 
     def __init__(self) -> None:
+        self.begun: list[int] = []
         self.written: list[int] = []
         self.gate = asyncio.Event()
         self.error: TopicdError | None = None
 
     async def save(self, next_seq: int) -> None:
+        self.begun.append(next_seq)
         await self.gate.wait()
         if self.error is not None:
             raise self.error
@@ -105,6 +107,7 @@ def test_a_clear_waits_for_pops_under_way() -> None:
         await asyncio.sleep(0.01)
         clear = asyncio.ensure_future(queue.clear(3))
         await asyncio.sleep(0.01)
+        assert cursor.begun == [2]  # two at once might end in any order
         cursor.gate.set()
         assert (await pop).data == b"0"
         await clear

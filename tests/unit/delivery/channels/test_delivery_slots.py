@@ -67,6 +67,61 @@ def test_of_two_at_once_one_gets_the_last_slot() -> None:
     asyncio.run(work())
 
 
+class Slow:
+    """The home of a user, which asks one other shard; the answer is what was true when it was asked."""
+
+    def __init__(self, limit: int) -> None:
+        catalog: Any = None
+        self.there: set[str] = set()  # in the other shard
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        place = make_place(index=0, shards=2, max_channels_per_user=limit)
+        self.home = Slots(place, Registry(catalog, Tallies()), self.ask, lambda *_: None)
+
+    async def ask(self, *_: Any) -> dict[str, Any]:
+        answer, go = {"channels": sorted(self.there)}, self.go
+        self.asked.set()
+        await go.wait()
+        return answer
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_a_join_that_ends_while_the_shards_are_asked_counts_if_it_went_well(well: bool) -> None:
+    async def work() -> None:
+        slow = Slow(1)
+        slow.go.set()
+        await slow.home.take("ann", "a")
+        slow.go = asyncio.Event()
+        slow.asked.clear()
+        second = asyncio.ensure_future(slow.home.take("ann", "b"))
+        await slow.asked.wait()
+        if well:
+            slow.there.add("a")
+        slow.home.give_back("ann", "a")
+        slow.go.set()
+        if well:
+            with pytest.raises(ChannelLimit):
+                await second
+        else:
+            await second
+
+    asyncio.run(work())
+
+
+def test_a_join_that_begins_while_the_shards_are_asked_sees_the_other() -> None:
+    async def work() -> None:
+        slow = Slow(1)
+        slowly, first = slow.go, asyncio.ensure_future(slow.home.take("ann", "a"))
+        await slow.asked.wait()
+        slow.go = asyncio.Event()
+        slow.go.set()
+        with pytest.raises(ChannelLimit):
+            await slow.home.take("ann", "b")
+        slowly.set()
+        await first
+
+    asyncio.run(work())
+
+
 def test_a_slot_that_was_refused_is_not_held() -> None:
     async def work() -> None:
         first, second = two_shards(1)
