@@ -113,7 +113,10 @@ class Session(Connection):
         self._paused = False
         if self._transport is not None:
             self._hold()
-            for subscription in self.subscriptions.values():
+            subscriptions = self.subscriptions
+            for sub_id in list(subscriptions)[:1]:
+                subscriptions[sub_id] = subscriptions.pop(sub_id)  # who was first is last now
+            for subscription in subscriptions.values():
                 subscription.resume()
             for taker in list(self.takers.values()):
                 taker.resume()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.unit.delivery.desk import Desk, Line
 from topicd.ipc.protocol.messages import Op
 from topicd.ipc.protocol.wire import CREDIT, FETCHED
+from topicd.limits import MIB
 from topicd.shards.delivery.reading import subscriptions
 from topicd.shards.delivery.topic.contents import Damaged
 from topicd.shards.delivery.topic.topic import Topic
@@ -214,3 +216,27 @@ def test_one_that_leaves_while_it_lags_is_forgotten(desk: Desk, line: Line, topi
         desk.write(topic, [bytes(100)])
     line.send(Op.UNSUBSCRIBE, {"subscription": sub_id})
     assert desk.parts.pushing.lagging == {}
+
+
+def test_subscriptions_of_one_connection_take_turns(
+    open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = open_desk(ring_bytes=2 * MIB)
+    topics = [desk.topic(name, durability="memory") for name in ("hot", "quiet", "third")]
+    for topic in topics:
+        for _ in range(20):
+            desk.write(topic, [bytes(250_000)])
+    line = desk.line()
+    subs = [subscribe(line, topic, credit=1 << 30) for topic in topics]
+    line.session.pause_writing()
+    take, got = line.write, Counter[int]()
+
+    def write(data: Any) -> None:
+        take(data)
+        line.session.pause_writing()  # what was pushed fills the buffer of the transport
+
+    monkeypatch.setattr(line, "write", write)
+    for _ in range(30):
+        line.session.resume_writing()
+        got.update(push.request_id for push in line.take(Op.PUSH))
+    assert [got[sub] for sub in subs] == [pytest.approx(10, abs=1)] * 3
