@@ -14,6 +14,7 @@ by one process: the first line by the supervisor, each other line by one deliver
       +16 pool        business of the threads for checkpoints, millionths
       +24 ring        occupation of the fullest ring, smoothed, millionths
       +32 backlog     the fullest of what is bounded behind it (writes under way, records in no segment), millionths
+      +40 paused      for so much of the time those who write much paused for those who ask for little, millionths
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Inputs(NamedTuple):
     pool: float = 0.0
     ring: float = 0.0
     backlog: float = 0.0
+    paused: float = 0.0  # says how busy it is with floods; no pressure
 
 
 def pressure_of(said: Inputs) -> float:
@@ -168,6 +170,7 @@ class Board:
         core.store(memory, at + 16, round(said.pool * _MILLION))
         core.store(memory, at + 24, round(said.ring * _MILLION))
         core.store(memory, at + 32, round(said.backlog * _MILLION))
+        core.store(memory, at + 40, round(said.paused * _MILLION))
 
     def said(self, shard: int) -> Inputs:
         memory, at = self.memory, _LINES + shard * LINE
@@ -177,4 +180,5 @@ class Board:
             core.load(memory, at + 16) / _MILLION,
             core.load(memory, at + 24) / _MILLION,
             core.load(memory, at + 32) / _MILLION,
+            core.load(memory, at + 40) / _MILLION,
         )

@@ -75,6 +75,7 @@ MODULES = (
     "topicd.shards.delivery.storing.pressure",
     "topicd.shards.delivery.storing.rounds",
     "topicd.shards.delivery.storing.apply",
+    "topicd.shards.delivery.storing.segmenting",
     "topicd.shards.delivery.topic.catalog",
     "topicd.shards.delivery.topic.changes",
     "topicd.shards.delivery.topic.commits",

@@ -215,6 +215,13 @@ class Settings:
         low=MIB,
         high=NO_LIMIT,
     )
+    flood_leave: int = _live(
+        "count",
+        3,
+        "times as long as a piece of a flood takes, who writes much pauses while others ask for little; 0: not at all",
+        low=0,
+        high=100,
+    )
     max_inflight_per_connection: int = _live("count", 1000, "unanswered requests per connection", low=1, high=1_000_000)
     max_total_bytes: int = _live("size", 0, "stored bytes in all; 0: as much as the disk holds", low=0, high=NO_LIMIT)
     outbox_bytes: int = _setting(

@@ -97,6 +97,9 @@ DELIVERY = {
     "pool_busy": Metric("pool_busy_ratio", "gauge", "business of its threads for checkpoints"),
     "ring_occupied": Metric("ring_occupied_ratio", "gauge", "occupation of its fullest ring, smoothed"),
     "backlog_occupied": Metric("backlog_occupied_ratio", "gauge", "the fullest of what it may hold in memory"),
+    "floods_paused": Metric(
+        "floods_paused_ratio", "gauge", "share of the time that who writes much leaves to others, smoothed"
+    ),
     "in_flight_bytes": Metric("in_flight_bytes", "gauge", "appends not acknowledged yet"),
     "ring_backlog_bytes": Metric("ring_backlog_bytes", "gauge", "appends that wait for room in a ring"),
     "tail_bytes": Metric("tail_bytes", "gauge", "records not in segments yet"),

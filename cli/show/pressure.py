@@ -24,6 +24,7 @@ INPUT_COLUMNS = [
     Column("threads", right=True),
     Column("ring", right=True),
     Column("backlog", right=True),
+    Column("paused", right=True, rank=1),
 ]
 
 
@@ -54,5 +55,5 @@ def input_row(shard: dict[str, Any]) -> list[str]:
         f"{shard['pressure']:.2f}",
         count(shard["depth"]),
         f"{shard['latency_ms']:.1f} ms",
-        *(f"{100 * shard[name]:.0f}%" for name in ("pool", "ring", "backlog")),
+        *(f"{100 * shard[name]:.0f}%" for name in ("pool", "ring", "backlog", "paused")),
     ]

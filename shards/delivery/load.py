@@ -11,6 +11,7 @@ from collections.abc import Callable
 from topicd.ipc.pressure import Board, Inputs, pressure_of
 from topicd.shards.delivery.place import Place
 from topicd.shards.delivery.ready import Ready
+from topicd.shards.delivery.sessions.fairness import Fairness
 from topicd.shards.delivery.storing.pressure import Pressure
 from topicd.shards.delivery.writing.outlet import Outlet
 
@@ -33,6 +34,7 @@ class Load:
         ready: Ready,
         outlets: list[Outlet],
         pressure: Pressure,
+        fairness: Fairness,
         business: Callable[[], float],
         call_supervisor: Callable[[], None],
     ) -> None:
@@ -42,6 +44,7 @@ class Load:
         self._ready = ready
         self._outlets = outlets
         self._pressure = pressure
+        self._fairness = fairness
         self._business = business
         self._call_supervisor = call_supervisor
         self._turns = 0
@@ -53,6 +56,8 @@ class Load:
         self._latency_ms = 0.0
         self._ring = 0.0
         self._pool = 0.0
+        self._paused = 0.0
+        self._paused_s = 0.0  # in all, at the last look
         self.said = Inputs()
         self.on_beat: list[Callable[[], None]] = []  # what else is looked at so often, while anything happens
         board.report(place.index, self.said)
@@ -77,6 +82,7 @@ class Load:
             "pool_busy": round(said.pool, 4),
             "ring_occupied": round(said.ring, 4),
             "backlog_occupied": round(said.backlog, 4),
+            "floods_paused": round(said.paused, 4),
         }
 
     # ---- looking ----
@@ -91,6 +97,7 @@ class Load:
         cpu = time.thread_time()
         busy_s, self._cpu = cpu - self._cpu, cpu
         own = busy_s >= _OWN * (now - self._due + BEAT_S)
+        self._look_at_floods(now)
         self._look(max(0.0, now - self._due) if own else 0.0, now)
         for look in self.on_beat:
             look()
@@ -100,6 +107,11 @@ class Load:
             self._set_out()
         else:
             self._awake = False
+
+    def _look_at_floods(self, now: float) -> None:
+        paused_s = self._fairness.paused_s
+        share = (paused_s - self._paused_s) / (now - self._due + BEAT_S)
+        self._paused, self._paused_s = _smoothed(self._paused, min(1.0, share)), paused_s
 
     def _look(self, late_s: float, now: float) -> None:
         ready = self._ready
@@ -114,7 +126,7 @@ class Load:
         self._pool = _smoothed(self._pool, self._business())
         in_flight = sum([outlet.in_flight_bytes for outlet in self._outlets])
         backlog = max(in_flight / self._place.settings.max_inflight_bytes, self._pressure.occupied)
-        self.said = Inputs(len(ready), self._latency_ms, self._pool, self._ring, min(1.0, backlog))
+        self.said = Inputs(len(ready), self._latency_ms, self._pool, self._ring, min(1.0, backlog), self._paused)
         self._board.report(self._place.index, self.said)
         if pressure_of(self.said) > _FELT and not self._board.watching:
             self._call_supervisor()

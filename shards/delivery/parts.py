@@ -136,8 +136,9 @@ class Parts:
         shop = Workshop(place, loop, agenda, counters, log, catalog, reader, self.appender, relay, backlog)
         self.routing = Routing(place, loop, catalog, relay, replica, registry, shop, log)
         business = pool.business if isinstance(pool, CountedThreads) else lambda: 0.0
+        fairness = self.fairness = Fairness(lambda: self.place.settings.flood_leave)
         load = self.load = Load(
-            *(place, board, loop, agenda.ready, outlets, pressure, business),
+            *(place, board, loop, agenda.ready, outlets, pressure, fairness, business),
             lambda: _call_supervisor(shard.channel),
         )
         self.turn = Turn(
@@ -176,7 +177,6 @@ class Parts:
         )
         # Around it.
         self.connections = Connections(place)
-        self.fairness = Fairness()
         laggards = Laggards(catalog)
         self.survey = Survey(place, catalog, retention, backlog, reclaimer, log, laggards)
         self._surveying: asyncio.Future[None] | None = None

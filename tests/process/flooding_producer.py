@@ -29,7 +29,6 @@ from topicd.ipc.protocol.wire import APPEND, PROTOCOL_VERSION, map_message, mess
 from topicd.paths import RunDir
 
 RATIO_MAX = 3.0
-PAUSE_S = 0.002  # between an answer and the next record
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,8 @@ class Load:
     durability: str = "disk"
     batch: int = 100  # records of one message of the flood
     size: int = 100
+    floods: int = 1
+    pause_s: float = 0.002  # between an answer and the next record
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,10 @@ class Outcome:
     p50: float  # us
     p99: float
     flood_mb_s: float = 0.0
+    paused: float = 0.0  # so much of the time, as the daemon says
 
     def __str__(self) -> str:
-        flood = f", beside {self.flood_mb_s:.0f} MB/s" if self.flood_mb_s else ""
+        flood = f", beside {self.flood_mb_s:.0f} MB/s (pauses {self.paused:.0%})" if self.flood_mb_s else ""
         return f"p50 {self.p50:.0f} us, p99 {self.p99:.0f} us{flood}"
 
 
@@ -63,7 +65,7 @@ def _interact(link: Connection, run_dir: Path, load: Load) -> list[int]:
             began = time.perf_counter_ns()
             client.publish("interactive", b"x" * load.size)
             took.append(time.perf_counter_ns() - began)
-            time.sleep(PAUSE_S)
+            time.sleep(load.pause_s)
     return took
 
 
@@ -99,16 +101,17 @@ def play(root: Path, load: Load, *, flood: bool, **settings: Any) -> Outcome:
         run_dir, topic_id = daemon.run.root, client.state("flood").topic_id
         writer = stack.enter_context(Worker(_interact, run_dir, load))
         writer.wait_ready()
-        flooder = stack.enter_context(Worker(_flood, run_dir, topic_id, load)) if flood else None
-        if flooder is not None:
+        flooders = [stack.enter_context(Worker(_flood, run_dir, topic_id, load)) for _ in range(load.floods * flood)]
+        for flooder in flooders:
             flooder.wait_ready()
-            time.sleep(0.5)  # until it is in full swing
+        if flooders:
+            time.sleep(0.5)  # until they are in full swing
         writer.go()
         found = latency(writer.result())
-        if flooder is None:
-            return Outcome(found["p50"], found["p99"])
-        flooder.go()
-        return Outcome(found["p50"], found["p99"], flooder.result())
+        paused = daemon.status()["pressure"]["shards"][0]["paused"]
+        for flooder in flooders:
+            flooder.go()
+        return Outcome(found["p50"], found["p99"], sum(flooder.result() for flooder in flooders), paused)
 
 
 def main() -> int:
@@ -116,9 +119,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=Load.seconds)
     parser.add_argument("--durability", default=Load.durability)
     parser.add_argument("--batch", type=int, default=Load.batch, help="records of one message of the flood")
+    parser.add_argument("--floods", type=int, default=Load.floods, help="producers that flood")
+    parser.add_argument(
+        "--pause", type=float, default=Load.pause_s, help="seconds between an answer and the next record"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    load = Load(given.seconds, given.durability, given.batch)
+    load = Load(given.seconds, given.durability, given.batch, floods=given.floods, pause_s=given.pause)
     ratios = []
     for _ in range(given.rounds):
         with tempfile.TemporaryDirectory(prefix="topicd-flood-") as scratch:

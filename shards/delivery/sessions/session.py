@@ -25,7 +25,7 @@ from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.call import Call
 from topicd.shards.delivery.sessions.connection import Connection
 from topicd.shards.delivery.sessions.dispatch import dispatch
-from topicd.shards.delivery.sessions.fairness import QUANTUM, SHARE, Pace
+from topicd.shards.delivery.sessions.fairness import PIECE, QUANTUM, SHARE, Pace
 from topicd.shards.delivery.sessions.strangers import Guest
 from topicd.shards.delivery.writing.copy_ranges import ranges_of
 from topicd.shards.delivery.writing.outlet import Outlet
@@ -60,7 +60,11 @@ class Session(Connection):
         self._held_at = 0.0  # because of pressure, since then
         self._left = QUANTUM  # bytes of its turn
         self._fairness = parts.fairness
-        self._pace = Pace()
+        self._pace = Pace()  # of what it writes
+        self._began = 0.0  # with what came last, if it writes much
+        self._taken = 0  # of what it writes, since it was held last
+        self._asking = Pace()  # of all that goes in and out, when it asks for something else
+        self._moved = 0  # of that, when it did so last
         self._outlet: Outlet | None = None  # where its last message went, if that was a plain append
 
     # ---- transport ----
@@ -142,6 +146,7 @@ class Session(Connection):
             self._give_way()
 
     def _work(self) -> None:
+        self._began = self._fairness.now() if self._pace.much or self._asking.much else 0.0
         try:
             self._cut()
         except TopicdError as exc:
@@ -194,7 +199,7 @@ class Session(Connection):
         """What it was held for is over."""
         self._held = False
         if self._held_at:
-            self.held_ms += (time.monotonic() - self._held_at) * 1_000
+            self.held_ms += (self._fairness.now() - self._held_at) * 1_000
             self._held_at = 0.0
         if self._left <= 0 and self._transport is not None:
             self._left += QUANTUM
@@ -202,6 +207,9 @@ class Session(Connection):
                 self._hold()  # it had the turns of others, too
                 return
         if self._paused or self._transport is None or self._transport.is_closing():
+            return
+        if self._pace.much and self._parts.pressure.holds_writers:
+            self._wait_for_checkpoint()  # it had its pause, and memory is full
             return
         self._work()
         if self._leaving:
@@ -266,6 +274,10 @@ class Session(Connection):
                 return
             # Appends are cheap and bounded by what may be under way; anything else may read megabytes.
             reads = op != OP_APPEND or flags & FLAG_COPY
+            if reads and self._asking.much and self._pauses():
+                self._start = start
+                self.waiting_since = 0.0
+                return
             if reads and start < end and (time.monotonic() >= until or self.write_blocked):
                 self._start = start
                 self.waiting_since = 0.0
@@ -296,6 +308,8 @@ class Session(Connection):
                 self._credit(body)
                 self._asked -= 1  # it has no answer
             else:
+                if self.greeted:
+                    self._note_asking()
                 dispatch(Call(self._parts, self, op, flags, request_id), body)
         except Forbidden as exc:
             self._log_forbidden(exc)
@@ -349,32 +363,70 @@ class Session(Connection):
         if self._parts.pressure.holds_writers:
             self._wait_for_checkpoint()
 
+    def _note_asking(self) -> None:
+        """Whoever asks for little shall not wait for those who write much."""
+        before, self._moved = self._moved, self.bytes_in + self.bytes_out
+        fairness = self._fairness
+        now = fairness.now()
+        if self._asking.is_modest(self._moved - before, now):
+            fairness.asked_little(self, now)
+
     def _took(self, size: int) -> None:
-        """So much of it is under way; beyond its share it waits, if somebody who writes little is there."""
-        fairness, now = self._fairness, time.monotonic()
+        """So much of it is under way; beyond its share it waits, if somebody who asks for little is there."""
+        fairness = self._fairness
+        now = fairness.now()
         if self._pace.is_modest(size, now):
-            fairness.wrote_little(self, now)
-        elif self.in_flight_bytes > SHARE and not self._held and fairness.has_others(self, now):
+            fairness.asked_little(self, now)
+        elif not self._held and fairness.has_others(self, now):
+            self._taken += size
+            if (self._taken <= PIECE or self.trusted or not fairness.leaves) and self.in_flight_bytes <= SHARE:
+                return
             if self._parts.board.refusing:
                 return  # it shall be told
             transport = self._transport
             if transport is not None:
                 self._held = self.over_share = True
                 self._held_at = now
+                self._began = self._began or now
                 fairness.holding.add(self)
                 transport.pause_reading()
+                if not self.in_flight:
+                    self.share_freed()  # its class is answered at once
 
     def share_freed(self) -> None:
         if self.over_share:
             self.over_share = False
             self._fairness.holding.discard(self)
-            self._parts.loop.call_soon(self.go_on)
+            self._taken = 0
+            pause = self._pause()
+            if pause > 0.0:
+                self._parts.loop.call_later(pause, self.go_on)
+            else:
+                self._parts.loop.call_soon(self.go_on)
+
+    def _pause(self) -> float:
+        """For so long it lets others go first. Not one with requests of many clients, as the gateway's: some of these
+        ask for little."""
+        if self.trusted or not self._began or self._parts.board.refusing:
+            return 0.0
+        return self._fairness.pause(self, self._began)
+
+    def _pauses(self) -> bool:
+        """It had its answer, and reads much."""
+        pause, transport = self._pause(), self._transport
+        if not pause or transport is None:
+            return False
+        self._held = True
+        self._held_at = self._fairness.now()
+        transport.pause_reading()
+        self._parts.loop.call_later(pause, self.go_on)
+        return True
 
     def _wait_for_checkpoint(self) -> None:
         """The disk does not keep up with this writer: read nothing more from it until memory is free again."""
         if not self._held and self._transport is not None:
             self._held = True
-            self._held_at = time.monotonic()
+            self._held_at = self._fairness.now()
             self._transport.pause_reading()
             self._parts.pressure.hold(self)
 

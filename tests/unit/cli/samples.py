@@ -83,8 +83,8 @@ def pressure() -> dict[str, Any]:
     """A little too much for one of its shards."""
     rows = [("gather", 0.2, 0.15, True, 3), ("widen", 0.4, 0.3, False, 1)]
     names = ("above", "below", "active", "times")
-    quiet = {"depth": 0, "latency_ms": 0.0, "pool": 0.0, "ring": 0.0, "backlog": 0.0}
-    busy = {"depth": 12, "latency_ms": 9.0, "pool": 0.5, "ring": 0.25, "backlog": 0.1}
+    quiet = {"depth": 0, "latency_ms": 0.0, "pool": 0.0, "ring": 0.0, "backlog": 0.0, "paused": 0.0}
+    busy = {"depth": 12, "latency_ms": 9.0, "pool": 0.5, "ring": 0.25, "backlog": 0.1, "paused": 0.62}
     return {
         "value": 0.31,
         "forced": False,

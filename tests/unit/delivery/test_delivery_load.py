@@ -141,3 +141,19 @@ def test_the_page_has_what_the_board_has(load: Load, timers: Timers, desk: Desk)
     timers.beat()
     page = load.page()
     assert (page["backlog_occupied"], page["pressure"], page["ready_depth"]) == (0.5, 0.5, 0)
+
+
+def test_it_says_for_how_much_of_the_time_floods_pause(desk: Desk, load: Load, timers: Timers) -> None:
+    load.stir()
+    timers.beat()
+    assert load.page()["floods_paused"] == 0
+    for _ in range(30):
+        desk.parts.fairness.paused_s += 0.75 * module.BEAT_S
+        load.stir()
+        timers.beat()
+    assert load.page()["floods_paused"] == pytest.approx(0.75, abs=0.01)
+    assert load.page()["pressure"] == 0
+    for _ in range(30):
+        load.stir()
+        timers.beat()
+    assert load.page()["floods_paused"] == 0

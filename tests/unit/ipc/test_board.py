@@ -34,7 +34,7 @@ def test_what_is_said_is_read_by_all(instance: str) -> None:
 
 def test_each_shard_has_a_line_of_its_own(instance: str) -> None:
     board = Board(pressure.create(instance, 3))
-    said = [Inputs(n, n + 0.25, n / 10, n / 20, n / 5) for n in range(3)]
+    said = [Inputs(n, n + 0.25, n / 10, n / 20, n / 5, n / 4) for n in range(3)]
     for shard, inputs in enumerate(said):
         board.report(shard, inputs)
     assert [board.said(shard) for shard in range(3)] == said
