@@ -13,7 +13,7 @@ import click
 from topicd.backup.create import Creation
 from topicd.backup.manifest import TREE, Manifest
 from topicd.backup.restore import check_target, finish, restore
-from topicd.backup.shelf import Shelf, Shelved, remove_tree
+from topicd.backup.shelf import Shelf, Shelved, lies_in, remove_tree
 from topicd.backup.verify import problems
 from topicd.cli.app import App, pass_app
 from topicd.cli.backups.drill import audit, clear, laid_out, place_of
@@ -67,6 +67,8 @@ def create(app: App, shelf: Path, data_dir: str | None) -> int:
     they are named, and everything else is in the backup.
     """
     fs = RealFs()
+    if inside := lies_in(fs, shelf):
+        raise CliError(f"{shelf} lies in {inside}", Exit.USAGE, "backups belong elsewhere")
     fs.mkdir(shelf)
     if data_dir is not None:
         with closing(Unused(fs, DataDir(Path(data_dir)))) as unused:
@@ -76,9 +78,6 @@ def create(app: App, shelf: Path, data_dir: str | None) -> int:
 
 
 def _create(app: App, fs: RealFs, where: Path, source: Served | Unused) -> int:
-    inside = source.data.root.resolve()
-    if inside == where.resolve() or inside in where.resolve().parents:
-        raise CliError(f"{where} lies in the data directory", Exit.USAGE, "backups belong elsewhere")
     require_answer(fs, source.data)
     shelf = Shelf(fs, where)
     with shelf.lock(), Bar("backup", None, "bytes") as bar:
@@ -234,6 +233,7 @@ def restore_backup(
     is still in it.
     """
     fs, place = RealFs(), Shelf(RealFs(), shelf)
+    topics = tuple(dict.fromkeys(topics))
     check_target(fs, target)
     end = Until.of(until, topics)
     one = choose_until(place, end) if end is not None and which is None else choose(place, which)

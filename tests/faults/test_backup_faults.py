@@ -4,6 +4,7 @@ it rests on."""
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,7 +13,9 @@ from tests.faults import backups
 from tests.faults.backups import KINDS, SHELF, Held, NoLinks, World, busy, check_restored, check_shelf, whole
 from tests.support.fakedisk import STYLES
 from topicd.backup.create import CutMissed
+from topicd.backup.restore import check_target
 from topicd.backup.shelf import Shelf
+from topicd.disk.fs import RealFs
 from topicd.errors import Conflict
 
 CASES = 14
@@ -147,3 +150,16 @@ def test_a_missed_cut_is_tried_again() -> None:
         assert [one.whole for one in Shelf(world.disk, SHELF).list()] == [True]
     finally:
         world.close()
+
+
+def test_nothing_is_restored_into_a_backup_or_a_data_directory(tmp_path: Path) -> None:
+    fs = RealFs()
+    (tmp_path / "data" / "meta").mkdir(parents=True)
+    (tmp_path / "data" / "FORMAT").touch()
+    (tmp_path / "shelf" / "one" / "data").mkdir(parents=True)
+    (tmp_path / "shelf" / "one" / "manifest.bin").touch()
+    for place in ("data/mine", "data/meta/mine", "shelf/one/mine", "shelf/one/data/mine"):
+        with pytest.raises(Conflict, match="lies in the "):
+            check_target(fs, tmp_path / place)
+    for place in ("mine", "shelf/mine"):
+        check_target(fs, tmp_path / place)

@@ -172,6 +172,11 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(daemon: Daemon, tmp_pat
     (target / "mine").write_text("precious")
     assert "is there already" in run_ctl(daemon, "backup", "restore", str(shelf), str(target), code=5).stderr
     assert [path.name for path in target.iterdir()] == ["mine"]
+    made = Path(create(daemon, shelf)["path"])
+    for place in (made / "mine", made / "data" / "mine", daemon.data.root / "mine"):
+        assert f"{place} lies in the " in run_ctl(daemon, "backup", "restore", str(shelf), str(place), code=5).stderr
+        assert not place.exists() and not list(place.parent.glob("*.restor*"))
+        assert "lies in the " in run_ctl(daemon, "backup", "create", str(place), code=2).stderr
     assert "no backup 'x'" in run_ctl(daemon, "backup", "restore", str(shelf), str(tmp_path / "t"), "x", code=4).stderr
 
 
@@ -234,7 +239,8 @@ def test_a_restore_ends_where_it_is_told_to(daemon: Daemon, tmp_path: Path) -> N
     late = run_ctl(daemon, "backup", "restore", str(shelf), str(tmp_path / "t"), "--until", "2999-01-01", code=4)
     assert "newest backup" in late.stderr
     assert not list(tmp_path.glob("t*"))
-    with restored(daemon, shelf, tmp_path / "again", "--topic", "ends", "--until", "650") as again:
+    named = ("--topic", "ends", "--topic", "ends")  # once is enough
+    with restored(daemon, shelf, tmp_path / "again", *named, "--until", "650") as again:
         back = again.client()
         assert [record.data for record in drain_topic(back, "ends")] == [b"%d" % n for n in range(650)]
         assert [row.topic for row in back.topics()] == ["ends"]

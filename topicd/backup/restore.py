@@ -11,7 +11,7 @@ from pathlib import Path
 
 from topicd.backup import manifest as manifests
 from topicd.backup.manifest import TREE, Manifest
-from topicd.backup.shelf import remove_tree
+from topicd.backup.shelf import lies_in, remove_tree
 from topicd.backup.taking import Advance, copy, link
 from topicd.disk.datadir import make_directory
 from topicd.disk.fs import Fs, is_directory
@@ -23,6 +23,8 @@ def check_target(fs: Fs, target: Path) -> None:
     """A directory that is not there yet, or is empty."""
     if fs.exists(target) and (not is_directory(fs, target) or fs.listdir(target)):
         raise Conflict(f"{target} is there already: a backup is restored to a new directory")
+    if other := lies_in(fs, target):
+        raise Conflict(f"{target} lies in {other}: a backup is restored to a directory of its own")
 
 
 def restore(fs: Fs, directory: Path, manifest: Manifest, target: Path, advance: Advance, *, links: bool = True) -> Path:

@@ -20,9 +20,22 @@ from topicd.backup import manifest as manifests
 from topicd.backup.manifest import Manifest
 from topicd.disk.fs import Fs, is_directory
 from topicd.errors import Conflict, FormatError
+from topicd.paths import DataDir
 
 PARTIAL = ".partial"
 _ID = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
+
+
+def lies_in(fs: Fs, path: Path) -> str:
+    """The data directory or the backup that the path is or lies in, for people; empty: neither. What is written there
+    would be a stranger in it."""
+    path = path.resolve()
+    for place in (path, *path.parents):
+        if fs.exists(DataDir(place).format) and fs.exists(DataDir(place).meta):
+            return f"the data directory {place}"
+        if fs.exists(place / manifests.NAME):
+            return f"the backup {place}"
+    return ""
 
 
 class Shelved(NamedTuple):

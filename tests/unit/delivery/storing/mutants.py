@@ -232,6 +232,13 @@ MUTANTS = [
         "tests/faults/test_backup_faults.py",
     ),
     (
+        "backup: restored into another backup",
+        "topicd/backup/restore.py",
+        "    if other := lies_in(fs, target):\n",
+        '    if other := "":\n',
+        "tests/faults/test_backup_faults.py",
+    ),
+    (
         "backup: a restored directory has its name before its bytes",
         "topicd/backup/restore.py",
         "def finish(fs: Fs, partial: Path, target: Path) -> None:\n    fs.sync_filesystem(partial)\n",
