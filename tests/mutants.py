@@ -117,6 +117,20 @@ MUTANTS = [
         pytest("tests/unit/delivery/sessions/test_delivery_fairness.py"),
     ),
     Mutant(
+        "fairness: a flood pauses for who asks now and then",
+        "shards/delivery/sessions/session.py",
+        "        again = now - self._asked_at < RECENT_S and",
+        "        again = True and",
+        pytest("tests/unit/delivery/sessions/test_delivery_fairness.py"),
+    ),
+    Mutant(
+        "fairness: a flood pauses for another shard",
+        "shards/delivery/sessions/session.py",
+        " and not (self.trusted and self.client.startswith(DELIVERY))",
+        "",
+        pytest("tests/unit/delivery/sessions/test_delivery_fairness.py"),
+    ),
+    Mutant(
         "fairness: who reads much does not pause",
         "shards/delivery/sessions/session.py",
         "            if reads and self._asking.much and self._pauses():",

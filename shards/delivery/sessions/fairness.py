@@ -1,7 +1,8 @@
 """Turns of connections. Promise: while others want something, too, a connection is read QUANTUM bytes at a time, and
 pays what one large message took beyond that by letting others go first; while somebody asks for little, whoever writes
-much has no more than its share of unanswered writes before that, and after each piece it pauses `flood_leave` times as
-long as the piece took, one after the other if several write much. Whoever is alone is not held up by any of this.
+much has no more than its share of unanswered writes before that, and while somebody does so again and again, it pauses
+after each piece, `flood_leave` times as long as that took, one after the other if several write much. Whoever is alone
+is not held up by any of this.
 
 Whoever has been heard within RECENT_S wants something. Those who write much do not hold each other up: their writes
 share the way to the log as they come. Why they pause: docs/adr/0028.
@@ -33,6 +34,8 @@ class Fairness:
         self._modest: Peer | None = None  # the last of those that ask for little
         self._contended_until = 0.0
         self._modest_until = 0.0
+        self._patient: Peer | None = None  # of these, the last one that asks again and again
+        self._patient_until = 0.0
         self._paused_until = 0.0
         self._owed_s = 0.0  # pauses that were too short to be made
         self.paused_s = 0.0
@@ -52,22 +55,25 @@ class Fairness:
         """Has anybody else been heard?"""
         return self.now() < self._contended_until
 
-    def asked_little(self, peer: Peer, now: float) -> None:
+    def asked_little(self, peer: Peer, now: float, *, again: bool) -> None:
+        """again: within RECENT_S. For who asks more seldom, a pause comes too late."""
         self._modest = peer
         self._modest_until = now + RECENT_S
+        if again:
+            self._patient, self._patient_until = peer, self._modest_until
 
     def has_others(self, peer: Peer, now: float) -> bool:
         """Is there somebody beside it who asks for little?"""
         return now < self._modest_until and self._modest is not peer
 
-    @property
-    def leaves(self) -> bool:
-        return self._leave() > 0
+    def leaves(self, peer: Peer, now: float) -> bool:
+        """Does it pause after each piece, for somebody beside it?"""
+        return now < self._patient_until and self._patient is not peer and self._leave() > 0
 
     def pause(self, peer: Peer, since: float) -> float:
         """What was begun then is answered: so long it waits before it goes on. Pauses of several follow each other."""
         now = self.now()
-        if not self.has_others(peer, now):
+        if not self.leaves(peer, now):
             return 0.0
         self._owed_s += min(self._leave() * (now - since), PAUSE_MAX_S)
         if self._owed_s < PAUSE_MIN_S:
@@ -84,6 +90,9 @@ class Fairness:
         if self._modest is peer:
             self._modest = None
             self._modest_until = 0.0
+        if self._patient is peer:
+            self._patient = None
+            self._patient_until = 0.0
 
     def release(self) -> None:
         """Nobody waits for its share any more: whoever writes too much is told so."""

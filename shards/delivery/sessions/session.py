@@ -20,12 +20,13 @@ from topicd.ipc.protocol.wire import (
     OP_APPEND,
     OP_CREDIT,
 )
+from topicd.ipc.shardboot import DELIVERY
 from topicd.limits import KIB, MAX_CONTROL_MESSAGE, MAX_MESSAGE, MIB
 from topicd.shards.delivery.parts import Parts
 from topicd.shards.delivery.sessions.call import Call
 from topicd.shards.delivery.sessions.connection import Connection
 from topicd.shards.delivery.sessions.dispatch import dispatch
-from topicd.shards.delivery.sessions.fairness import PIECE, QUANTUM, SHARE, Pace
+from topicd.shards.delivery.sessions.fairness import PIECE, QUANTUM, RECENT_S, SHARE, Pace
 from topicd.shards.delivery.sessions.strangers import Guest
 from topicd.shards.delivery.writing.copy_ranges import ranges_of
 from topicd.shards.delivery.writing.outlet import Outlet
@@ -65,6 +66,7 @@ class Session(Connection):
         self._taken = 0  # of what it writes, since it was held last
         self._asking = Pace()  # of all that goes in and out, when it asks for something else
         self._moved = 0  # of that, when it did so last
+        self._asked_at = 0.0  # for little
         self._outlet: Outlet | None = None  # where its last message went, if that was a plain append
 
     # ---- transport ----
@@ -369,17 +371,23 @@ class Session(Connection):
         fairness = self._fairness
         now = fairness.now()
         if self._asking.is_modest(self._moved - before, now):
-            fairness.asked_little(self, now)
+            self._asks_little(now)
+
+    def _asks_little(self, now: float) -> None:
+        again = now - self._asked_at < RECENT_S and not (self.trusted and self.client.startswith(DELIVERY))
+        self._asked_at = now
+        self._fairness.asked_little(self, now, again=again)
 
     def _took(self, size: int) -> None:
         """So much of it is under way; beyond its share it waits, if somebody who asks for little is there."""
         fairness = self._fairness
         now = fairness.now()
         if self._pace.is_modest(size, now):
-            fairness.asked_little(self, now)
+            self._asks_little(now)
         elif not self._held and fairness.has_others(self, now):
             self._taken += size
-            if (self._taken <= PIECE or self.trusted or not fairness.leaves) and self.in_flight_bytes <= SHARE:
+            whole = self._taken > PIECE and not self.trusted and fairness.leaves(self, now)
+            if not whole and self.in_flight_bytes <= SHARE:
                 return
             if self._parts.board.refusing:
                 return  # it shall be told

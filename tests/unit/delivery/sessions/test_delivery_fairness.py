@@ -65,9 +65,9 @@ def test_whoever_writes_much_leaves_time_to_those_who_ask_for_little() -> None:
     now = [10.0]
     fairness, flood, other = Fairness(lambda: LEAVE, lambda: now[0]), Peer(), Peer()
     assert fairness.pause(flood, 9.9) == 0  # nobody is there
-    fairness.asked_little(flood, now[0])
+    fairness.asked_little(flood, now[0], again=True)
     assert fairness.pause(flood, 9.9) == 0  # but itself
-    fairness.asked_little(other, now[0])
+    fairness.asked_little(other, now[0], again=True)
     assert fairness.pause(flood, now[0] - 0.001) == pytest.approx(LEAVE * 0.001)
     assert fairness.paused_s == pytest.approx(LEAVE * 0.001)
     now[0] += 2 * RECENT_S
@@ -79,7 +79,7 @@ def test_short_pauses_are_put_together_for_the_timers_of_the_loop(took_us: int) 
     now, worked, paused = [10.0], 0.0, 0.0
     fairness, flood, other = Fairness(lambda: LEAVE, lambda: now[0]), Peer(), Peer()
     for _ in range(1_000):
-        fairness.asked_little(other, now[0])
+        fairness.asked_little(other, now[0], again=True)
         began, now[0] = now[0], now[0] + took_us / 1e6
         pause = fairness.pause(flood, began)
         assert pause == 0 or pause >= PAUSE_MIN_S
@@ -91,12 +91,12 @@ def test_short_pauses_are_put_together_for_the_timers_of_the_loop(took_us: int) 
 def test_pauses_are_bounded_and_follow_each_other() -> None:
     now = [10.0]
     fairness, other = Fairness(lambda: LEAVE, lambda: now[0]), Peer()
-    fairness.asked_little(other, now[0])
+    fairness.asked_little(other, now[0], again=True)
     floods = [Peer() for _ in range(5)]
     # As slow as the disk may be, and whoever else writes much.
     assert [fairness.pause(flood, 0.0) for flood in floods] == pytest.approx([n * PAUSE_MAX_S for n in range(1, 6)])
     now[0] += 5 * PAUSE_MAX_S
-    fairness.asked_little(other, now[0])
+    fairness.asked_little(other, now[0], again=True)
     assert fairness.pause(floods[0], 0.0) == pytest.approx(PAUSE_MAX_S)
 
 
@@ -184,6 +184,7 @@ def test_before_its_next_share_a_writer_pauses(open_desk: Callable[..., Desk], m
     desk = open_desk(ring_bytes=2 * MIB, flood_leave=3)
     pauses, topic = Pauses(desk, monkeypatch), desk.topic(durability="disk")
     flood, other = desk.line(), desk.line()
+    other.ask(Op.PING)  # and again in a moment
     write(other, topic, 10)
     write(flood, topic, MUCH + 1_000)
     desk.settle()
@@ -205,6 +206,7 @@ def test_a_writer_that_leaves_in_its_pause_is_gone(
     desk = open_desk(ring_bytes=2 * MIB, flood_leave=3)
     pauses, topic = Pauses(desk, monkeypatch), desk.topic(durability="disk")
     flood, other = desk.line(), desk.line()
+    other.ask(Op.PING)  # and again in a moment
     write(other, topic, 10)
     write(flood, topic, MUCH + 1_000)
     desk.settle()
@@ -220,6 +222,7 @@ def test_it_pauses_after_each_piece_however_quick_the_log_is(
     desk = open_desk(ring_bytes=2 * MIB, flood_leave=3)
     pauses, topic = Pauses(desk, monkeypatch), desk.topic(durability="disk")
     flood, other = desk.line(), desk.line()
+    other.ask(Op.PING)  # and again in a moment
     write(flood, topic, MUCH + 1_000)  # it writes much
     desk.settle()
     write(other, topic, 10)
@@ -242,6 +245,7 @@ def test_after_its_pause_a_writer_waits_for_memory_as_any_other(
     desk = open_desk(ring_bytes=2 * MIB, flood_leave=3)
     pauses, topic = Pauses(desk, monkeypatch), desk.topic(durability="disk")
     flood, other = desk.line(), desk.line()
+    other.ask(Op.PING)  # and again in a moment
     write(other, topic, 10)
     write(flood, topic, MUCH + 1_000)
     desk.settle()
@@ -267,6 +271,7 @@ def test_it_pauses_where_writes_are_answered_at_once(
     desk = open_desk(ring_bytes=2 * MIB, flood_leave=3)
     pauses, topic = Pauses(desk, monkeypatch), desk.topic("quick", durability=durability)
     flood, other = desk.line(), desk.line()
+    other.ask(Op.PING)  # and again in a moment
     write(other, topic, 10)
     write(flood, topic, MUCH + 1_000)
     assert not flood.reading
@@ -276,6 +281,34 @@ def test_it_pauses_where_writes_are_answered_at_once(
     assert flood.reading
 
 
+def test_for_who_asks_now_and_then_nobody_pauses(
+    open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = open_desk(ring_bytes=2 * MIB, flood_leave=3)
+    pauses, topic = Pauses(desk, monkeypatch), desk.topic(durability="disk")
+    flood, other = desk.line(), desk.line()
+    for _ in range(3):
+        pauses.now += 2 * RECENT_S
+        write(other, topic, 10)
+        write(flood, topic, MUCH + 1_000)
+        assert flood.session.over_share  # it has no more than its share
+        desk.settle()
+        assert pauses.due == []
+        assert flood.reading
+
+
+def test_another_shard_is_nobody_to_pause_for(open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = open_desk(ring_bytes=2 * MIB, flood_leave=3)
+    pauses, topic = Pauses(desk, monkeypatch), desk.topic(durability="disk")
+    flood, shard = desk.line(), desk.line()
+    shard.session.trusted, shard.session.client = True, "dlv-01"
+    for _ in range(3):
+        write(shard, topic, 10)
+    write(flood, topic, MUCH + 1_000)
+    desk.settle()
+    assert pauses.due == []
+
+
 @pytest.mark.parametrize("op", [Op.PING, Op.STATE])
 def test_whoever_asks_for_little_is_not_only_who_writes(
     open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, op: Op
@@ -283,6 +316,7 @@ def test_whoever_asks_for_little_is_not_only_who_writes(
     desk = open_desk(ring_bytes=2 * MIB, flood_leave=3)
     pauses, topic = Pauses(desk, monkeypatch), desk.topic(durability="disk")
     flood, other = desk.line(), desk.line()
+    other.ask(Op.PING)  # and again in a moment
     other.ask(op, **({"topic": topic.name} if op is Op.STATE else {}))
     write(flood, topic, MUCH + 1_000)
     desk.settle()
@@ -330,6 +364,7 @@ def test_under_full_pressure_nobody_waits_for_its_share(open_desk: Callable[...,
     desk = open_desk(ring_bytes=2 * MIB, flood_leave=3)
     topic = desk.topic(durability="disk")
     flood, other = desk.line(), desk.line()
+    other.ask(Op.PING)  # and again in a moment
     write(other, topic, 10)
     write(flood, topic, MUCH + 1_000)
     desk.turn()
@@ -358,6 +393,7 @@ def test_whoever_reads_much_pauses_too(open_desk: Callable[..., Desk], monkeypat
     pauses, topic = Pauses(desk, monkeypatch), desk.topic(durability="disk")
     desk.write(topic, [bytes(MUCH)])
     reader, other = desk.line(), desk.line()
+    other.ask(Op.PING)  # and again in a moment
     for _ in range(3):  # alone
         reader.ask(Op.STATE, topic=topic.name)
         reader.session.bytes_out += MUCH
@@ -376,6 +412,7 @@ def test_a_connection_with_the_requests_of_many_clients_does_not_pause(
     desk = open_desk(ring_bytes=2 * MIB, flood_leave=3)
     pauses, topic = Pauses(desk, monkeypatch), desk.topic(durability="disk")
     gateway, other = desk.line(), desk.line()
+    other.ask(Op.PING)  # and again in a moment
     gateway.session.trusted = True
     write(other, topic, 10)
     write(gateway, topic, MUCH + 1_000)
