@@ -128,7 +128,7 @@ MUTANTS = [
         f"{HERE}/writer.py",
         '        if self._mode != "fsync":\n            self._place.page.publish(end + size)\n',
         "        self._place.page.publish(end + size)\n",
-        "test_channel_sweeps.py",
+        "test_channel_edges.py",
     ),
     (
         "filechannel: closing wakes nobody",

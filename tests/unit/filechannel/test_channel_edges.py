@@ -96,6 +96,32 @@ def test_F17_threads_share_syncs(tmp_path: Path) -> None:
         assert len(channel.receiver().recv_many(1000, 0)) == 160
 
 
+def test_F06_with_fsync_a_receiver_sees_a_message_only_after_its_sync(tmp_path: Path) -> None:
+    with FileChannel(tmp_path, durability="fsync") as channel:
+        assert channel._writer is not None and channel._writer._active is not None
+        file, receiver = channel._writer._active.file, channel.receiver()
+        seen: list[bool] = []
+
+        class Looking:
+            raw_fd = None
+
+            def sync_data(self) -> None:
+                with pytest.raises(NotEnough):
+                    receiver.recv(0)
+                seen.append(True)
+                file.sync_data()
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(file, name)
+
+        channel._writer._active.file = Looking()  # type: ignore[assignment]
+        channel.sender().send(b"one")
+        assert receiver.recv(0) == b"one"
+        channel.sender().send_many([b"two"])
+        assert receiver.recv(0) == b"two"
+        assert seen == [True, True]
+
+
 def test_F18_nothing_is_visible_before_the_flush(tmp_path: Path) -> None:
     with FileChannel(tmp_path, durability="buffered", flush_interval=24 * 3600) as channel:
         receiver = channel.receiver()

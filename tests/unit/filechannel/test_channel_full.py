@@ -246,7 +246,11 @@ def test_a_copy_of_the_directory_is_a_channel_of_its_own(tmp_path: Path) -> None
         channel.sender().send_many(numbered(5, 10))
         (tmp_path / "b" / "shared").write_bytes((tmp_path / "a" / "shared").read_bytes())
         with FileChannel(tmp_path / "b", writer=False) as copy:
-            assert copy.receiver().recv_many(99, 0) == numbered(0, 5)
+            receiver = copy.receiver()
+            assert receiver.recv_many(99, 0) == numbered(0, 5)
+            # Believed, it would promise messages that are not there.
+            with pytest.raises(NotEnough):
+                receiver.recv(0)
 
 
 def test_a_tail_that_the_disk_does_not_give_is_damage_and_never_cut(tmp_path: Path) -> None:
