@@ -332,9 +332,30 @@ MUTANTS = [
     Mutant(
         "odd: a link that leads nowhere is a file",
         "shards/storage/segment/load.py",
-        "if leads_nowhere(fs, listed.path):",
-        "if False:",
+        "if what := no_file(fs, listed.path):",
+        'if what := "":',
         [*pytest("tests/crash/test_odd_starts.py"), "-k", "leads_nowhere"],
+    ),
+    Mutant(
+        "odd: a pipe in the place of a file ends the start",
+        "topicd/disk/fs.py",
+        "        if error.errno == errno.ENXIO:\n",
+        "        if False:\n",
+        [*pytest("tests/corrupt/test_corrupt_small.py"), "-k", "no_file and pipe"],
+    ),
+    Mutant(
+        "odd: a device is a file",
+        "topicd/disk/fs.py",
+        " or not (write or stat.S_ISREG(kind) or stat.S_ISDIR(kind)):",
+        ":",
+        [*pytest("tests/corrupt/test_corrupt_small.py"), "-k", "no_file and hungry"],
+    ),
+    Mutant(
+        "odd: a link to itself ends the start",
+        "topicd/disk/fs.py",
+        "    if error.errno != errno.ELOOP:\n        return error\n",
+        "    return error\n",
+        [*pytest("tests/corrupt/test_corrupt_small.py"), "-k", "no_file and itself"],
     ),
     Mutant(
         "own topics: anybody writes them",
@@ -1089,6 +1110,8 @@ def main() -> int:
     for verdict, name in verdicts(sys.argv[1] if len(sys.argv) > 1 else ""):
         found.append(verdict)
         print(f"{verdict:<9} {name}", flush=True)
+    if not found:
+        raise SystemExit(f"no mutant has {sys.argv[1]!r} in its name")
     bad = len(found) - found.count("caught")
     print(f"{len(found)} mutants in {time.monotonic() - began:.0f} s, {bad} not caught")
     return 1 if bad else 0

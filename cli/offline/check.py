@@ -26,10 +26,11 @@ from topicd.disk.fs import TMP_SUFFIX, Fs
 from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError, TopicdError
 from topicd.frames import FrameType
+from topicd.model import Durability
 from topicd.shards.storage import snapshot
 from topicd.shards.storage.ranges import Ranges
 from topicd.shards.storage.segment import places
-from topicd.shards.storage.segment.names import DATA, PACKED
+from topicd.shards.storage.segment.names import DATA, DEL, PACKED
 from topicd.shards.storage.segment.settle_marks import DeadOnRecord
 from topicd.shards.storage.topic_entry import dead_on_record
 from topicd.shards.storage.topic_label import read_label
@@ -90,10 +91,18 @@ def work_bytes(offline: Offline) -> int:
     if any(layout.obstacles(offline.data)):
         return 0
     fs, data = offline.fs, offline.data
-    sizes = [fs.size(path) for path in _data_files(fs, offline.topic_ids(), data)]
+    sizes = [_size(fs, path) for path in _data_files(fs, offline.topic_ids(), data)]
     for shard in offline.wal_shards():
-        sizes += [fs.size(file.path) for file in list_files(fs, data.wal_shard(shard))]
+        sizes += [_size(fs, file.path) for file in list_files(fs, data.wal_shard(shard))]
     return sum(sizes)
+
+
+def _size(fs: Fs, path: Path) -> int:
+    """0 for what is no file, as a link that leads nowhere."""
+    try:
+        return fs.size(path)
+    except FileNotFoundError:
+        return 0
 
 
 def _data_files(fs: Fs, ids: list[int], data: paths.DataDir) -> Iterator[Path]:
@@ -136,12 +145,14 @@ def check_all(offline: Offline, advance: Advance = lambda amount: None, check: C
     for shard in sorted({*offline.wal_shards(), *checked.names.logs}):
         report = check_wal(offline, shard, seed, checked.findings, checked.names.logs.get(shard))
         checked.wal.append(report)
-        advance(sum(offline.fs.size(file.path) for file in report.files))
+        advance(sum(_size(offline.fs, file.path) for file in report.files))
     jobs = {topic_id: segment_jobs(offline, topic_id) for topic_id in offline.topic_ids()}
     reports = iter(check(offline.fs, [job for row in jobs.values() for job in row], advance))
     for topic_id, row in jobs.items():
         checked.segments += _settle_topic(offline, topic_id, checked, [next(reports) for _ in row])
         checked.topics += 1
+    for topic_id in sorted(checked.names.entries.keys() - jobs.keys()):
+        _check_ends(checked, topic_id, offline.data.topic(topic_id), [])
     checked.findings += check_channels(offline.fs, offline.data)
     checked.channels = len(channels_of(offline.fs, offline.data))
     _check_names(offline, checked)
@@ -222,11 +233,13 @@ def segment_jobs(offline: Offline, topic_id: int) -> list[SegmentJob]:
 
 def jobs_in(fs: Fs, directory: Path) -> list[SegmentJob]:
     found = places.list_segments(fs, directory)
-    firsts = list(found)
-    return [
-        SegmentJob(directory, first, frozenset(found[first]), firsts[number] if number < len(firsts) else None)
-        for number, first in enumerate(firsts, 1)
-    ]
+    # Marks alone are of no segment, and end none.
+    jobs: list[SegmentJob] = []
+    following: int | None = None
+    for first, parts in reversed(found.items()):
+        jobs.append(SegmentJob(directory, first, frozenset(parts), following))
+        following = following if parts == {DEL} else first
+    return jobs[::-1]
 
 
 def check_topic(
@@ -248,6 +261,7 @@ def _settle_topic(
             check_log_has(report, _logged(checked, topic_id) if report.to_come else Ranges())
         checked.findings += report.findings
     _check_neighbours(checked, topic_id, directory, [r for r in reports if r.count])
+    _check_ends(checked, topic_id, directory, reports)
     name = _check_label(offline, topic_id, checked)
     if topic_id not in checked.names.by_id and reports:
         what = "belongs to no topic that snapshots or WAL know"
@@ -302,10 +316,37 @@ def _check_neighbours(checked: Checked, topic_id: int, directory: Path, reports:
             what = "overlaps the segment before it"
             checked.findings.append(Finding(DAMAGE, report.file(DATA), what, report.first_seq, due - 1))
         elif report.first_seq > due and entry is not None:
-            floor = max(due, int(entry["evict_floor"]), int(entry["delete_below"]))
-            explained = Ranges((a, b) for key in ("gone", "lost", "damaged") for a, b, *_ in entry.get(key, []))
-            for first, last in explained.missing(floor, report.first_seq - 1) if floor < report.first_seq else []:
-                checked.findings.append(Finding(DAMAGE, directory, "no segment has these records", first, last))
+            _no_segment(checked, directory, entry, due, report.first_seq - 1)
+
+
+def _check_ends(checked: Checked, topic_id: int, directory: Path, reports: list[SegmentReport]) -> None:
+    """What the newest snapshot has on record is in segments or in the log, in front of the first of them and behind the
+    last as well: before it is written, the log is synced."""
+    entry = checked.names.entries.get(topic_id)
+    if entry is None or topic_id not in checked.names.by_id or topic_id in checked.names.deleted:
+        return
+    durability = entry["config"].get("durability")
+    if durability == Durability.EPHEMERAL or any(report.unread or report.foreign for report in reports):
+        return
+    stored = [(report.first_seq, report.last_seq) for report in reports if report.count]
+    logged = list(_logged(checked, topic_id))
+    head = int(entry["head"])
+    # Of the log a start takes what is behind the segments.
+    first = min((a for a, _ in stored or logged), default=head + 1)
+    last = max((b for _, b in [*stored, *logged]), default=0)
+    if durability == Durability.MEMORY:
+        head = last  # what a start finds is its end
+    _no_segment(checked, directory, entry, 1, min(first - 1, head))
+    _no_segment(checked, directory, entry, max(first, last + 1), head)
+
+
+def _no_segment(checked: Checked, directory: Path, entry: dict[str, Any], first: int, last: int) -> None:
+    """Damage, as far as nobody removed these records."""
+    first = max(first, *(int(entry[key]) for key in ("earliest", "evict_floor", "delete_below")))
+    explained = Ranges((a, b) for key in ("gone", "lost", "damaged") for a, b, *_ in entry.get(key, []))
+    explained.update(Ranges((a, b) for a, b in entry.get("inflows", {}).get("trimmed", [])))
+    for a, b in explained.missing(first, last) if first <= last else []:
+        checked.findings.append(Finding(DAMAGE, directory, "no segment has these records", a, b))
 
 
 def _check_names(offline: Offline, checked: Checked) -> None:

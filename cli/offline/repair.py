@@ -67,7 +67,7 @@ def repair(checked: Checked, offline: Offline) -> None:
 def _put_in_place(checked: Checked, offline: Offline, quarantine: Quarantine) -> None:
     """Data files that hold the records of others go where those are missing; the rest of a lost segment makes way."""
     for report in checked.segments:
-        for part in report.directories:
+        for part in report.no_files:
             _say(report.findings, report.file(part), f"moved to {quarantine.move(report.file(part))}")
         if report.owner is not None:
             kept = send_home(offline.fs, report.directory, report.first_seq, report.owner)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from topicd.disk.cold import ColdMissing, told
-from topicd.disk.fs import Fs, is_directory
+from topicd.disk.fs import Fs, no_file
 from topicd.disk.loading import Content
 from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError, StorageCorrupt
@@ -78,7 +78,7 @@ class SegmentReport:
     marks: Ranges = field(default_factory=Ranges)
     bad_marks: bool = False
     missing_marks: list[tuple[int, int]] = field(default_factory=list)  # that a snapshot has on record
-    directories: list[str] = field(default_factory=list)  # parts in whose place a directory is
+    no_files: list[str] = field(default_factory=list)  # parts in whose place something else is
     owner: Owner | None = None  # whose records the data file holds, if they are not the segment's
     following: int | None = None  # first seq of the next segment, None for the newest
     to_come: list[tuple[int, int]] = field(default_factory=list)  # seqs that only the log may still have
@@ -118,7 +118,7 @@ class SegmentReport:
 def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], following: int | None) -> SegmentReport:
     """following: first seq of the next segment, None for the newest."""
     report = SegmentReport(topic_dir, first, parts, following=following)
-    _leave_out_directories(fs, report)
+    _leave_out_no_files(fs, report)
     parts = report.parts
     if DEL in parts:
         _check_marks(fs, report)
@@ -154,12 +154,12 @@ def check_segment(fs: Fs, topic_dir: Path, first: int, parts: set[str], followin
     return report
 
 
-def _leave_out_directories(fs: Fs, report: SegmentReport) -> None:
+def _leave_out_no_files(fs: Fs, report: SegmentReport) -> None:
     for part in sorted(report.parts):
-        if is_directory(fs, report.file(part)):
-            report.note(DAMAGE, part, "is a directory")
-            report.directories.append(part)
-    report.parts = set(report.parts) - set(report.directories)
+        if what := no_file(fs, report.file(part)):
+            report.note(DAMAGE, part, what)
+            report.no_files.append(part)
+    report.parts = set(report.parts) - set(report.no_files)
 
 
 def check_record(fs: Fs, report: SegmentReport, record: DeadOnRecord | None) -> None:

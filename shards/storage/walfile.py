@@ -17,7 +17,7 @@ from typing import NamedTuple
 from topicd import paths
 from topicd._native import core
 from topicd._native.interface import Run
-from topicd.disk.fs import File, Fs, is_directory, leads_nowhere
+from topicd.disk.fs import File, Fs, no_file
 from topicd.disk.loading import BadRange, Content, PartLoaded, load
 from topicd.limits import KIB
 
@@ -178,7 +178,7 @@ class LogReader:
                 break
             if number and file.first_lsn > self.end.lsn:
                 self._note_damage(file, file.first_lsn, "bytes missing before this file")
-            if is_directory(self._fs, file.path) or leads_nowhere(self._fs, file.path):
+            if no_file(self._fs, file.path):
                 self._note_unknown(file, 1, last=limit_lsn is None)
                 continue
             handle = self._fs.open(file.path)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from topicd import paths
-from topicd.disk.fs import File, Fs, is_directory, leads_nowhere
+from topicd.disk.fs import File, Fs, no_file
 from topicd.limits import MIB
 
 _STEP = 1 * MIB
@@ -67,7 +67,7 @@ class Spares:
         for name in self._fs.listdir(self._directory):
             number = paths.parse_spare_file(name)
             path = self._directory / name
-            if number is None or is_directory(self._fs, path) or leads_nowhere(self._fs, path):
+            if number is None or no_file(self._fs, path):
                 continue
             self._number = max(self._number, number)
             self._adopt(path)

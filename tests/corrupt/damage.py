@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -93,9 +94,39 @@ def directory(path: Path, files: list[Path], random: Random) -> str:
     return ""
 
 
+def to_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def to_link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def to_link_to_nowhere(path: Path) -> None:
+    path.symlink_to("/nonexistent/disk")
+
+
+def to_endless_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def to_hungry_device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+NO_FILES = (to_pipe, to_link_to_itself, to_link_to_nowhere, to_endless_device, to_hungry_device)
+
+
+def no_file(path: Path, files: list[Path], random: Random) -> str:
+    chosen = random.choice(NO_FILES)
+    path.unlink()
+    chosen(path)
+    return chosen.__name__
+
+
 KINDS: tuple[Callable[[Path, list[Path], Random], str], ...] = (
     *(flip, flip_near_the_front, zero, truncate, empty),
-    *(delete, swap, foreign, directory),
+    *(delete, swap, foreign, directory, no_file),
 )
 
 
@@ -121,8 +152,15 @@ def copy(source: Path, target: Path) -> Path:
         into = os.path.join(target, os.path.relpath(place, source))
         os.makedirs(into)
         for name in names:
-            with open(os.path.join(place, name), "rb") as file:
-                raw = file.read()
-            with open(os.path.join(into, name), "wb") as file:
-                file.write(raw)
+            there, here = os.path.join(place, name), os.path.join(into, name)
+            mode = os.lstat(there).st_mode
+            if stat.S_ISLNK(mode):
+                os.symlink(os.readlink(there), here)
+            elif stat.S_ISFIFO(mode):
+                os.mkfifo(here)
+            else:
+                with open(there, "rb") as file:
+                    raw = file.read()
+                with open(here, "wb") as file:
+                    file.write(raw)
     return target

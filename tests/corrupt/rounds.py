@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -18,6 +19,9 @@ def play(template: Path, work: Path, truth: Truth, random: Random) -> tuple[list
     done: list[str] = []
     problems = examine(template, work, truth, lambda damaged: done.extend(damage(damaged, random)))
     return done, problems
+
+
+REPLACEABLE = (".idx", ".tags", ".del", "topic.bin")
 
 
 class Starts:
@@ -52,7 +56,11 @@ def fingerprint(root: Path) -> str:
         folders.sort()
         digest.update(f"{os.path.relpath(place, root)}\0{folders}\0".encode())
         for name in sorted(names):
-            with open(os.path.join(place, name), "rb", buffering=0) as file:
+            path = os.path.join(place, name)
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                digest.update(f"{name}\0{os.readlink(path) if os.path.islink(path) else 'special'}\0".encode())
+                continue
+            with open(path, "rb", buffering=0) as file:
                 raw = file.readall()
             digest.update(f"{name}\0{len(raw)}\0".encode())
             digest.update(raw)
@@ -73,6 +81,7 @@ def examine(
     outcome = start(copy(damaged, work / "started"), truth.next_id)
     starts.note(before, FINAL_RUN, outcome)
     problems += [*judge(truth, outcome), *compare(checked, outcome, truth)]
+    problems += beyond(truth, outcome, touched(template, damaged))
     if not isinstance(checked, str):
         mend(damaged, checked)
     after = starts.outcome(damaged, truth.next_id)
@@ -113,6 +122,49 @@ def judge(truth: Truth, outcome: Outcome, known: Outcome | None = None) -> list[
             missing -= set(range(first, last + 1))
         if missing and not reports:
             problems.append(f"{name}: {sorted(missing)[:5]}… ({len(missing)}) missing without a word")
+    return problems
+
+
+def touched(template: Path, damaged: Path) -> set[str]:
+    """Files of which there are more, fewer or others than before."""
+    before, after = (
+        {path.relative_to(root).as_posix(): path for path in root.rglob("*") if not stat.S_ISDIR(path.lstat().st_mode)}
+        for root in (template, damaged)
+    )
+    same = {
+        name
+        for name in before.keys() & after.keys()
+        if stat.S_ISREG(after[name].lstat().st_mode) and before[name].read_bytes() == after[name].read_bytes()
+    }
+    return (before.keys() | after.keys()) - same
+
+
+def beyond(truth: Truth, outcome: Outcome, files: set[str]) -> list[str]:
+    """A report excuses no more than what the damage can reach: other topics have everything, and so has every topic
+    where only files were hurt that others can replace."""
+    if outcome.broken or not files:
+        return []
+    places = {name.split("/")[0] for name in files}
+    snapshots = {name.partition(".")[0] for name in files}
+    if places == {"topics"}:
+        hurt = {truth.directories.get(name.split("/")[1], "") for name in files}
+        replaceable = all(name.endswith(REPLACEABLE) for name in files)
+    elif places == {"meta"} and len(snapshots) == 1 and "snapshot" in snapshots.pop():
+        hurt, replaceable = set(), True
+    else:
+        return []
+    if outcome.refused:
+        return [f"refused for {sorted(files)}: {outcome.refused}"]
+    problems = []
+    for name, expected in truth.records.items():
+        missing = sorted(expected.keys() - outcome.records.get(name, {}).keys())
+        back = sorted(outcome.records.get(name, {}).keys() & truth.deleted[name])
+        if missing and (replaceable or name not in hurt):
+            problems.append(f"{name}: {missing[:5]}… ({len(missing)}) missing, out of reach of {sorted(files)}")
+        if back:
+            problems.append(
+                f"{name}: deleted records {back[:5]}… ({len(back)}) are back, out of reach of {sorted(files)}"
+            )
     return problems
 
 

@@ -21,6 +21,7 @@ from topicd.errors import StorageCorrupt, TopicdError
 from topicd.ipc.protocol.messages import Op
 from topicd.paths import DataDir
 from topicd.shards.storage import snapshot
+from topicd.shards.storage.topic_label import read_label
 
 TAGS = ("red", "green", "blue")
 CLASSES = {"fsync": "fsync", "disk": "disk", "memory": "memory", "all-gone": "fsync"}
@@ -35,6 +36,7 @@ class Truth:
     records: dict[str, dict[int, bytes]] = field(default_factory=dict)
     deleted: dict[str, set[int]] = field(default_factory=dict)
     next_id: int = 0
+    directories: dict[str, str] = field(default_factory=dict)  # of topics: name of the directory -> of the topic
 
 
 @dataclass
@@ -85,6 +87,8 @@ def _build(root: Path, names: tuple[str, ...], batches: int) -> Truth:
             second.abandon()
     record = identity.Record(run=FINAL_RUN - 1, next_id=truth.next_id)
     envelope.save(fs, data.identity, identity.MAGIC, identity.VERSION, identity.pack_record(record))
+    for directory in data.topics.iterdir():
+        truth.directories[directory.name] = read_label(fs, directory).name
     return truth
 
 

@@ -103,3 +103,34 @@ def test_a_repaired_daemon_serves_every_readable_record(stopped: Daemon, name: s
     deleted = DELETED if name == "orders" else set()
     assert readable - served <= deleted
     assert not served & (lost | deleted)
+
+
+def test_fsck_calls_nothing_damage_that_went_as_it_should(tmp_path: Path) -> None:
+    """Whole segments are gone by caps, deletes, acknowledgements and expiry, in front of those that are left."""
+    often = {"segment_max_records": 10, "checkpoint_ms": 20, "snapshot_ms": 100}
+    with Daemon(tmp_path, wal_shards=1, delivery_shards=1, **often) as daemon:
+        client = daemon.client()
+        client.configure("capped", cap_records=15)
+        client.configure("jobs", type="queue")
+        client.configure("short", ttl_ms=1)
+        for topic in ("capped", "deleted", "tagged", "short"):
+            client.publish_many(topic, [b"%d" % n for n in range(95)], tag="all")
+        client.delete("deleted", before_seq=62)
+        client.delete("tagged", match="all")
+        queue = client.queue("jobs")
+        queue.put_many([b"job"] * 95)
+        queue.claim(90).done()
+        jobs = daemon.data.topic(client.state("jobs").topic_id)
+
+        def gone() -> bool:
+            client.publish("capped", b"so that there is something to store")
+            return len(list(jobs.glob("seg-*.data"))) == 1 and len(list(daemon.data.topics.rglob("*.data"))) < 12
+
+        wait_until(gone, "segments to go")
+        for stop in (daemon.kill_all, daemon.stop):
+            stop()
+            assert offline(daemon, "fsck")["damaged"] is False
+            daemon.start().wait_ready()
+            client = daemon.client()
+            assert [client.state(topic).count for topic in ("capped", "deleted", "tagged")] == [15, 34, 0]
+            client.publish_many("capped", [b"more"] * 20)

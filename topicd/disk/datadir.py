@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from topicd.clock import SystemClock
-from topicd.disk.fs import Fs, is_directory, read_all, replace_file
+from topicd.disk.fs import Fs, no_file, read_all, replace_file
 from topicd.errors import FormatError
 from topicd.limits import MAX_U64
 from topicd.paths import DataDir
@@ -125,8 +125,8 @@ def _alive(pid: int) -> bool:
 
 def open_format(fs: Fs, data: DataDir) -> Format:
     """What FORMAT says; a new directory gets one. The caller holds the lock."""
-    if is_directory(fs, data.format):
-        raise _damaged(data, "it is a directory")
+    if what := no_file(fs, data.format):
+        raise _damaged(data, f"it {what}")
     if fs.exists(data.format):
         return _parse(data, read_all(fs, data.format, _FORMAT_MAX))
     if fs.exists(data.identity) or fs.listdir(data.wal) or fs.listdir(data.topics):

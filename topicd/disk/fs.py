@@ -34,6 +34,7 @@ __all__ = [
     "is_directory",
     "leads_nowhere",
     "naming",
+    "no_file",
     "read_all",
     "replace_file",
     "tmp_path",
@@ -141,8 +142,13 @@ class RealFs:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_CREAT | os.O_EXCL
-        file = RealFile(os.open(path, flags, _FILE_MODE))
-        if stat.S_ISFIFO(os.fstat(file.raw_fd).st_mode):
+        try:
+            file = RealFile(os.open(path, flags, _FILE_MODE))
+        except OSError as error:
+            raise _plainer(error) from None
+        kind = os.fstat(file.raw_fd).st_mode
+        # A device gives what is none of our bytes. Whoever writes to a file has read it before.
+        if stat.S_ISFIFO(kind) or not (write or stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             raise OSError(errno.ENXIO, "is no plain file", str(path))
         return file
 
@@ -173,16 +179,16 @@ class RealFs:
 
     def exists(self, path: Path) -> bool:
         try:
-            os.stat(path)
+            _stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
     def size(self, path: Path) -> int:
-        return os.stat(path).st_size
+        return _stat(path).st_size
 
     def identify(self, path: Path) -> FileId:
-        found = os.stat(path)
+        found = _stat(path)
         return FileId(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def sync_dir(self, path: Path) -> None:
@@ -227,6 +233,20 @@ class RealFs:
         if _native.look is None:
             return look.look_by_calls(self, directories)
         return _native.look(directories, look.WHOLE, look.HEAD, look.MOST_FILES, look.BUDGET)
+
+
+def _plainer(error: OSError) -> OSError:
+    """A link to itself leads nowhere, as one does whose end is missing: nothing is there."""
+    if error.errno != errno.ELOOP:
+        return error
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ELOOP), error.filename)
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise _plainer(error) from None
 
 
 def _failure(chain: Chain, number: int, code: int, size: int) -> Failure:
@@ -293,12 +313,22 @@ def is_directory(fs: Fs, path: Path) -> bool:
 
 def leads_nowhere(fs: Fs, path: Path) -> bool:
     """Is it a link to something that is not there, or to itself?"""
+    return not fs.exists(path) and path.name in fs.listdir(path.parent)
+
+
+def no_file(fs: Fs, path: Path) -> str:
+    """What it is that lies in the place of a file and is none; "" if it is a file, or nothing is there."""
+    if is_directory(fs, path):
+        return "is a directory"
+    if leads_nowhere(fs, path):
+        return "is a link that leads nowhere"
     try:
-        return not fs.exists(path) and path.name in fs.listdir(path.parent)
+        fs.open(path).close()
     except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        return True
+        # Of the rest whoever opens it for its bytes hears as well.
+        if error.errno == errno.ENXIO:
+            return "is a pipe, a socket or a device"
+    return ""
 
 
 TMP_SUFFIX = ".tmp"

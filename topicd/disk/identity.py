@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from topicd.disk import envelope
-from topicd.disk.fs import Fs
+from topicd.disk.fs import Fs, no_file
 from topicd.errors import FormatError
 from topicd.paths import DataDir, Instance
 
@@ -45,13 +45,13 @@ class Identity:
 
     def open(self) -> None:
         """Read the file; the caller holds the directory's lock."""
+        if what := no_file(self._fs, self._data.identity):
+            raise FormatError(f"{self._data.identity} {what}; restore the file from a backup")
         try:
             body = envelope.load(self._fs, self._data.identity, MAGIC, VERSION)
         except FileNotFoundError:
             self._start_anew()
             return
-        except IsADirectoryError:
-            raise FormatError(f"{self._data.identity} is a directory; restore the file from a backup") from None
         self.record = unpack_record(self._data, body)
 
     def begin_run(

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from topicd.disk.fs import Fs, is_directory, leads_nowhere, replace_file
+from topicd.disk.fs import Fs, is_directory, no_file, replace_file
 from topicd.disk.refusal import raise_refusal
 from topicd.errors import FormatError
 from topicd.limits import MAX_SEQ
@@ -54,8 +54,8 @@ def load_segments(fs: Fs, topic_dir: Path, dead: Mapping[int, DeadOnRecord] | No
     try:
         return _Loader(fs, topic_dir, dead).run()
     except OSError as error:
-        # Is one of the names a link that leads nowhere? Then it is nothing of ours, and the file is lost.
-        moved = _move_links(fs, topic_dir) if error.errno in (errno.ENOENT, errno.ELOOP) else []
+        # Is something else in the place of one of them, as a pipe, or a link that leads nowhere? Then the file is lost.
+        moved = _move_strangers(fs, topic_dir) if error.errno in (errno.ENOENT, errno.ENXIO) else []
         if not moved:
             raise
     loaded = load_segments(fs, topic_dir, dead)
@@ -63,17 +63,18 @@ def load_segments(fs: Fs, topic_dir: Path, dead: Mapping[int, DeadOnRecord] | No
     return loaded
 
 
-def _move_links(fs: Fs, topic_dir: Path) -> list[SegmentDamage]:
+def _move_strangers(fs: Fs, topic_dir: Path) -> list[SegmentDamage]:
     moved = []
     for listed in list_files(fs, topic_dir):
-        if leads_nowhere(fs, listed.path):
+        if what := no_file(fs, listed.path):
             kept = quarantine_of(fs, topic_dir).move(listed.path)
-            what = f"is a link that leads nowhere, moved to {kept}"
+            what = f"{what}, moved to {kept}"
             moved.append(SegmentDamage(listed.path, listed.first_seq, listed.first_seq - 1, what))
     return moved
 
 
 FRAMES = {DATA, PACKED, COLD}
+NO_DATA = "the data file is missing"
 
 
 class Elsewhere(NamedTuple):
@@ -112,6 +113,7 @@ class _Loader:
             if info is not None:
                 newest_first.append(info)
         self._report.segments = newest_first[::-1]
+        self._clear_copies()
         self._compare_neighbours()
         return self._report
 
@@ -275,6 +277,18 @@ class _Loader:
         self._damage(first, TAGS, first, first - 1, f"{what}; the segment was moved to {kept.parent}", repaired=True)
         self._report.cuts.append(Cut(path, first, last, kept, last))
 
+    def _clear_copies(self) -> None:
+        """No segment begins inside of another one: index or tags with such a name are copies, and nothing is lost."""
+        if all(found.what != NO_DATA for found in self._report.damage):
+            return
+        held = Ranges((info.first_seq, info.last_seq) for info in self._report.segments if info.count)
+        self._report.damage = [
+            found._replace(last_seq=found.first_seq - 1, what="is of no segment: another one has its seqs")
+            if found.what == NO_DATA and found.first_seq in held
+            else found
+            for found in self._report.damage
+        ]
+
     def _compare_neighbours(self) -> None:
         segments = self._report.segments
         for before, info in pairwise(segments):
@@ -413,7 +427,7 @@ class _Loader:
                 kept = quarantine_of(self._fs, self._dir).move(self._place(first).file(part))
             self._report.cuts.append(Cut(path, first, last, kept, last))
         elif not any(d.path == path and d.first_seq <= d.last_seq for d in self._report.damage):
-            self._damage(first, DATA, first, last, "the data file is missing")
+            self._damage(first, DATA, first, last, NO_DATA)
         return None
 
     def _marks(self, first: int, have: set[str], seal: Seal | None) -> Ranges:

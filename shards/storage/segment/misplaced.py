@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from topicd import paths
 from topicd._native import core
-from topicd.disk.fs import Fs, is_directory
+from topicd.disk.fs import Fs, no_file
 from topicd.disk.loading import is_unreadable
 from topicd.limits import MAX_FRAME, MAX_SEQ
 from topicd.paths import DataDir
@@ -62,7 +62,7 @@ def owner_of(fs: Fs, path: Path) -> Owner | None:
 
 def stranger(fs: Fs, topic_dir: Path, first: int, parts: set[str], seal: Seal | None, before: int) -> Owner | None:
     """Whose records lie in the data file of that segment, if they are not the segment's own. before: the first seq of
-    the next segment, or any number above all."""
+    the next segment, or any number above all; a seal knows better where its segment ends."""
     found = owner_of(fs, resolve(topic_dir, first).file(DATA))
     if found is None:
         return None
@@ -73,7 +73,7 @@ def stranger(fs: Fs, topic_dir: Path, first: int, parts: set[str], seal: Seal | 
         return None
     # A rewrite may have taken the first records away.
     if seal is not None:
-        gone = seal.gone
+        gone, before = seal.gone, first + seal.count
     elif TAGS in parts or IDX not in parts:
         gone = Ranges([(first, before - 1)])  # it was sealed, or is being dropped, and nobody knows what is gone
     else:
@@ -95,7 +95,7 @@ def bring_back(fs: Fs, topic_dir: Path, first: int, seal: Seal | None) -> bool:
     """A segment without data: is it in quarantine? Then it is back in its place, durably."""
     home = resolve(topic_dir, first).file(DATA)
     kept = quarantine_of(fs, topic_dir).place(home)
-    if not fs.exists(kept) or is_directory(fs, kept):
+    if not fs.exists(kept) or no_file(fs, kept):
         return False
     if seal is not None and fs.size(kept) != seal.data_bytes:
         return False
