@@ -149,7 +149,7 @@ MUTANTS = [
         f"{HERE}/reading.py",
         "self._known_end = min(self._segment.end(), published, self._sealed_end)",
         "self._known_end = self._segment.end()",
-        "test_channel_ahead.py",
+        "test_channel_full.py",
     ),
     (
         "filechannel: a channel reserves beyond its bound",
