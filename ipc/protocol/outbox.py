@@ -60,7 +60,7 @@ class TopicOutbox:
         self._halt = halt  # a batch refused for good takes all behind it along
         self.creates = creates  # a topic that does not exist
         self.creates_queue = False  # and then a queue
-        self.timed = False  # the topic is synced with each write, and those who wait shall hear how long that took
+        self.timed = False  # those who wait shall hear how long it took
         self.topic_id = 0
         self._numbers = Numbers()
         self.producer_id = self._numbers.producer_id

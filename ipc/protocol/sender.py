@@ -33,7 +33,6 @@ from topicd.ipc.protocol.messages import Op, OpenTopic
 from topicd.ipc.protocol.outbox import OutBatch, TopicOutbox
 from topicd.ipc.protocol.wire import ANSWER, FLAG_PERFORMANCE, message
 from topicd.limits import MIB
-from topicd.model import Durability
 
 UNANSWERED = 512
 FLYING_BYTES = 16 * MIB
@@ -47,7 +46,7 @@ class Sender:
     """The outboxes of all topics that go to one shard."""
 
     def __init__(self, window: int, *, timed: bool = False) -> None:
-        """timed: who writes to a topic that is synced with each write shall hear how long that took."""
+        """timed: who writes shall hear how long the log took, and what it waited for because of pressure."""
         self.outboxes: dict[str, TopicOutbox] = {}
         self.connected = False
         self.misplaced = False  # the daemon says a topic is not this shard's
@@ -221,7 +220,7 @@ class Sender:
             outbox = self._opens.pop(arrived.request_id)
             answer = answer_map(arrived.body())
             outbox.opened(number(answer, "topic_id"))
-            outbox.timed = self._timed and answer.get("durability") == Durability.FSYNC
+            outbox.timed = self._timed
             self._queue(outbox)
         else:
             raise FormatError(f"the daemon sent op 0x{arrived.op:02x} to a producer")

@@ -14,6 +14,7 @@ import pytest
 
 from tests.process.wire import Wire, batch, owner
 from tests.support.daemon import Daemon, wait_until
+from tests.support.web import Web
 from topicd.client.core import requests
 from topicd.errors import InvalidRequest, Throttled
 from topicd.ipc.protocol.messages import Op
@@ -31,7 +32,8 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("pressure"), env={"TOPICD_TEST_CLOCK": "1"}, **SETTINGS) as made:
+    env = {"TOPICD_TEST_CLOCK": "1", "TOPICD_HTTP": "true", "TOPICD_HTTP_LISTEN": "127.0.0.1:0"}
+    with Daemon(tmp_path_factory.mktemp("pressure"), env=env, **SETTINGS) as made:
         yield made
 
 
@@ -114,6 +116,25 @@ def test_a_write_waits_in_the_commit_window_and_says_so(daemon: Daemon) -> None:
     assert all(one["throttle_wait_ms"] >= 0.4 for one in append_times(link, disk))
     force(daemon, 0.0)
     assert all(one["throttle_wait_ms"] == 0 for one in append_times(link, disk))
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_over_http_a_write_says_what_it_waited_for_whatever_its_class(daemon: Daemon, durability: str) -> None:
+    web, path = Web(daemon, "1.1"), f"/v0/topics/http.{durability}"
+    web("PUT", path, {"durability": durability})
+    assert told_over_http(web, path)["throttle_wait_ms"] == 0
+    force(daemon, 0.7)
+    waited = told_over_http(web, path)
+    assert waited["throttle_wait_ms"] >= 0.4
+    assert (waited["wal_append_ms"] > 0, waited["fsync_ms"] > 0) == (True, durability == "fsync")
+    force(daemon, 0.0)
+    assert told_over_http(web, path)["throttle_wait_ms"] == 0
+    web.close()
+
+
+def told_over_http(web: Web, path: str) -> dict[str, float]:
+    found: dict[str, float] = web("POST", path, {"records": [{"data": 1}]}).body["performance"]
+    return found
 
 
 def test_a_negative_priority_is_not_pushed_but_can_be_read(daemon: Daemon) -> None:
