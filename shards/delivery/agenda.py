@@ -4,6 +4,7 @@ here; turn.py does it. Promise: whatever is put here outside a turn starts one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from topicd.clock import Clock
@@ -95,9 +96,15 @@ class Agenda:
             outlet.flush()
         self.to_ring.clear()
 
-    def flush_all(self) -> None:
-        """Those that were pushed records come first: they wait for data, the others for a number."""
-        for peers in (self.pushed, self.to_flush):
-            for peer in peers:
+    def flush_all(self, *, give_way: bool = False) -> None:
+        """Those that were pushed records come first: they wait for data, the others for a number. give_way: one that
+        was woken by its record may have been put on this very core, and goes first."""
+        if self.pushed:
+            for peer in self.pushed:
                 peer.flush()
-            peers.clear()
+            self.pushed.clear()
+            if give_way:
+                os.sched_yield()
+        for peer in self.to_flush:
+            peer.flush()
+        self.to_flush.clear()

@@ -50,6 +50,7 @@ class Turn:
         self._fan_out = fan_out
         self._ready = agenda.ready
         self._used_up = False  # the last turn left some for the next
+        self._lone = False  # what is told is the only write there was
         self._gathering: asyncio.TimerHandle | None = None
         self._serve_from = 0.0  # pushes are gathered until then
         self._outlets = outlets
@@ -68,7 +69,7 @@ class Turn:
     def doorbell(self) -> None:
         """The WAL shards have news. Announce, then look once more: what came in between would not ring again."""
         bell = self._bell
-        lone = self._under_way() == 1
+        lone = self._lone = self._under_way() == 1
         while True:
             self._collect()
             # Emptied only now: those who wait for an answer do not wait for this.
@@ -76,6 +77,7 @@ class Turn:
             bell.announce()
             if not self._collect():
                 break
+        self._lone = False
         if lone and not self._under_way():
             self._await_request()
 
@@ -92,19 +94,20 @@ class Turn:
         nobody waits for comes last: a WAL shard that wakes takes a core."""
         agenda = self._agenda
         agenda.close_gathered()
-        self.heard()
+        self.heard(lone=self._lone)
         agenda.close_gathered()
         agenda.ring_all()
 
-    def heard(self) -> None:
+    def heard(self, *, lone: bool) -> None:
         """One connection was listened to. What is gathered waits for the others that this look at the sockets has
-        found: acknowledgements of several workers go to the log as one."""
+        found: acknowledgements of several workers go to the log as one. lone: it brought one write, and there may be
+        nothing else to do."""
         agenda = self._agenda
         self._appender.close_entry()
         agenda.ring_awaited()
         if len(self._ready) and not self._used_up:
             self._serve()
-        agenda.flush_all()
+        agenda.flush_all(give_way=lone)
         agenda.ring_all()
         self._pulse.show()
         self._load.stir()
@@ -190,7 +193,9 @@ class Turn:
         bell.withdraw()
         stored = self._write_linger.until(self._stored_or_disturbed)
         bell.announce()
+        self._lone = True
         self._collect()
+        self._lone = False
         if stored and not self._under_way():
             self._await_request()
 

@@ -32,7 +32,6 @@ from topicd.shards.wal.turns import LEFT_TO_PYTHON, NativeTurns, Why
 
 log = logging.getLogger(__name__)
 
-_ROUSED_US = 50  # what a delivery shard takes to lay out what it rang for
 _NEXT_WRITE_US = 160  # what an answer takes to its writer, and the writer's next record to here
 _LONE_BYTES = 4096  # a group up to this is the write of somebody who waits for it
 
@@ -51,9 +50,7 @@ class WalShard:
             for dlv in range(info.delivery_shards)
         ]
         self._stopping = False
-        self._rung = False  # and nothing was looked for since
         self._lone_written = False
-        self._roused = Linger(min(_ROUSED_US, shard.settings.linger_us))
         self._answered = Linger(min(_NEXT_WRITE_US, shard.settings.linger_us))
         self._adopted: list[int] = []
         self.damage: list[str] = []  # what the start found
@@ -144,16 +141,12 @@ class WalShard:
         if not turns.possible(committer.log, shard.clock):
             return None
         channel = shard.channel.fileno()
-        return NativeTurns(committer, shard.bell, channel, shard.board, self._roused, self._answered, _LONE_BYTES)
+        return NativeTurns(committer, shard.bell, channel, shard.board, self._answered, _LONE_BYTES)
 
     def _something_comes(self) -> bool:
-        """Rung early, while the shard that rang still lays out what it will place (Outlet.rouse)? Or has somebody got
-        an answer who writes one record at a time? Then more comes before this process could fall asleep and be woken,
-        and its core is awake for the writer."""
-        rung, lone = self._rung, self._lone_written
-        self._rung = self._lone_written = False
-        if rung:
-            return self._roused.worthwhile() and self._roused.until(self._committer.pending)
+        """Has somebody got an answer who writes one record at a time? Then more comes before this process could fall
+        asleep and be woken, and its core is awake for the writer."""
+        lone, self._lone_written = self._lone_written, False
         return lone and self._answered.worthwhile() and self._answered.until(self._committer.pending)
 
     def _sleep(self, poll: select.poll, deadline: float | None, tick: float) -> None:
@@ -163,8 +156,6 @@ class WalShard:
         for fd, _ in poll.poll(max(0.0, wait) * 1000):
             if fd == self._shard.channel.fileno():
                 self._take_messages()
-            else:
-                self._rung = True
 
     def _take_messages(self) -> None:
         for message in child.messages(self._shard.channel):

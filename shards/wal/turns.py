@@ -19,16 +19,14 @@ its clock, gets Committer.turn(), which is the reference. The page both sides sh
  12   state_number     both      of the newest value in the state's slots
  13   bell_at, bell_fd Python    this process's own bell
  15   channel_fd       Python    of the supervisor's orders
- 16   rung             both      and nothing was looked for since
- 17   lone_bytes       Python    a group up to this is the write of somebody who waits for it
- 18   lone             both      such a group was written, and nothing was looked for since
- 19   roused           both      most_ns, misses, pause of a Linger
- 22   answered         both      the same
- 25   groups, bytes, syncs, error  C   of this call
- 29   samples_max      Python
- 30   samples          C         how many
- 31   aside            Python    of the sync beside (aside.py), set by its thread
- 32   inlets           both      written, synced (both), bell_at, bell_fd (Python; all bits set: no bell) of each ring
+ 16   lone_bytes       Python    a group up to this is the write of somebody who waits for it
+ 17   lone             both      such a group was written, and nothing was looked for since
+ 18   answered         both      most_ns, misses, pause of a Linger
+ 21   groups, bytes, syncs, error  C   of this call
+ 25   samples_max      Python
+ 26   samples          C         how many
+ 27   aside            Python    of the sync beside (aside.py), set by its thread
+ 28   inlets           both      written, synced (both), bell_at, bell_fd (Python; all bits set: no bell) of each ring
   .   samples          C         what each sync took, ns
 """
 
@@ -46,8 +44,8 @@ from topicd.limits import MIB
 from topicd.shards.wal.committer import Committer
 from topicd.shards.wal.log import WalLog
 
-_ASIDE = 31
-_INLETS = 32
+_ASIDE = 27
+_INLETS = 28
 _WORDS_PER_INLET = 4
 _SAMPLES = 1024
 _ENOUGH = 1 * MIB  # then figures are counted
@@ -79,7 +77,6 @@ class NativeTurns:
         bell: Doorbell,
         channel_fd: int,
         board: Board,
-        roused: Linger,
         answered: Linger,
         lone_bytes: int,
     ) -> None:
@@ -94,9 +91,9 @@ class NativeTurns:
         words[6], words[7] = self._log.run, self._log.seed
         words[11] = _ENOUGH
         words[13], words[14], words[15] = bell.at, bell.fd, channel_fd
-        words[17] = lone_bytes
-        words[19], words[22] = roused.most_ns, answered.most_ns
-        words[29] = _SAMPLES
+        words[16] = lone_bytes
+        words[18] = answered.most_ns
+        words[25] = _SAMPLES
         self._log.aside.show_in(self._page, 8 * _ASIDE)
         for number, inlet in enumerate(inlets):
             at = _INLETS + _WORDS_PER_INLET * number
@@ -134,7 +131,7 @@ class NativeTurns:
 
     def _take_back(self) -> None:
         committer, wal, words = self._committer, self._log, self._words
-        if words[25]:
+        if words[21]:
             wal.lsn = words[4]
         wal.synced_lsn = words[5]
         wal.send_ahead()
@@ -143,12 +140,12 @@ class NativeTurns:
             at = _INLETS + _WORDS_PER_INLET * number
             inlet.written, inlet.synced = words[at], words[at + 1]
         first = _INLETS + _WORDS_PER_INLET * len(committer.inlets)
-        for took_ns in words[first : first + words[30]]:
+        for took_ns in words[first : first + words[26]]:
             committer.sync_latency.note(took_ns / _NS)
-        committer.count(groups=words[25], size=words[26], syncs=words[27], last_sync=words[8] / _NS)
+        committer.count(groups=words[21], size=words[22], syncs=words[23], last_sync=words[8] / _NS)
 
     def _error(self) -> OSError:
-        code = self._words[28]
+        code = self._words[24]
         return OSError(code, os.strerror(code))
 
 

@@ -59,8 +59,8 @@ typedef struct {
     uint64_t fd, limit, group_limit, first_lsn, lsn, synced_lsn, run, seed;
     uint64_t last_sync_ns, disk_sync_ns, until_ns, enough_bytes;
     uint64_t state_number, bell_at, bell_fd, channel_fd;
-    uint64_t rung, lone_bytes, lone;
-    linger_t roused, answered;
+    uint64_t lone_bytes, lone;
+    linger_t answered;
     uint64_t groups, bytes, syncs, error; /* of this call */
     uint64_t samples_max, samples;        /* of syncs, behind the inlets */
     uint64_t aside;                       /* of the sync beside, set by its thread */
@@ -315,10 +315,8 @@ static enum why turn(const loop_t *l, bool *busy)
     *busy = g.length > 0;
     bool awaited = sync_awaited(l);
     /* Two syncs at once: of a failure only one would hear. */
-    if (awaited ? aside_of(p) != NONE : beside_due(l, now_ns())) {
-        p->rung = 0;
+    if (awaited ? aside_of(p) != NONE : beside_due(l, now_ns()))
         return ASIDE;
-    }
     if (awaited) {
         int error = sync_file(l);
         if (error)
@@ -363,10 +361,8 @@ static bool linger(const loop_t *l, linger_t *wait)
 static bool something_comes(const loop_t *l)
 {
     page_t *p = l->page;
-    bool rung = p->rung, lone = p->lone;
-    p->rung = p->lone = 0;
-    if (rung)
-        return linger(l, &p->roused);
+    bool lone = p->lone;
+    p->lone = 0;
     return lone && linger(l, &p->answered);
 }
 
@@ -390,8 +386,6 @@ static enum why rest(const loop_t *l)
     struct pollfd fds[] = {{(int)p->bell_fd, POLLIN, 0}, {(int)p->channel_fd, POLLIN, 0}};
     if (ppoll(fds, 2, &wait, NULL) < 0)
         return SIGNAL;
-    if (fds[0].revents)
-        p->rung = 1;
     return fds[1].revents ? MESSAGE : 0;
 }
 

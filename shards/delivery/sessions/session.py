@@ -29,7 +29,6 @@ from topicd.shards.delivery.sessions.dispatch import dispatch
 from topicd.shards.delivery.sessions.fairness import PIECE, QUANTUM, RECENT_S, SHARE, Pace
 from topicd.shards.delivery.sessions.strangers import Guest
 from topicd.shards.delivery.writing.copy_ranges import ranges_of
-from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.tokens import EVERYTHING
 
 log = logging.getLogger(__name__)
@@ -67,7 +66,6 @@ class Session(Connection):
         self._asking = Pace()  # of all that goes in and out, when it asks for something else
         self._moved = 0  # of that, when it did so last
         self._asked_at = 0.0  # for little
-        self._outlet: Outlet | None = None  # where its last message went, if that was a plain append
 
     # ---- transport ----
 
@@ -130,8 +128,6 @@ class Session(Connection):
     # ---- input ----
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._outlet is not None:
-            self._outlet.rouse()  # one that appends record after record will go on with it
         if self._end == len(self._buffer):
             self._make_room()
         return self._view[self._end :]
@@ -158,7 +154,7 @@ class Session(Connection):
             log.exception("request failed")
             self.refused(0, Internal("the request failed inside the daemon; its log says why"))
             self.close()
-        self._parts.turn.heard()
+        self._parts.turn.heard(lone=self.in_flight == 1)
         if self.in_flight == 1:
             self._parts.turn.await_write()
 
@@ -264,7 +260,6 @@ class Session(Connection):
             else:
                 until = until or time.monotonic() + _TURN_S
                 body = view[start + HEADER.size : following]
-                self._outlet = None
                 self._handle(op, flags, request_id, body)
                 body.release()
                 start = following
@@ -333,7 +328,6 @@ class Session(Connection):
         room = self._place.settings.max_inflight_per_connection - self.in_flight
         used, count = parts.appender.take_run(self, room, self._view, start, end)
         if used:
-            self._outlet = parts.appender.run_outlet
             self.in_flight += count
             self.in_flight_bytes += used
             self._took(used)

@@ -38,7 +38,6 @@ from topicd.shards.delivery.writing.durability import Need
 from topicd.shards.delivery.writing.entry import pieces
 from topicd.shards.delivery.writing.in_flight import AppendEntry, Commits, DerivedEntry
 from topicd.shards.delivery.writing.log import Log
-from topicd.shards.delivery.writing.outlet import Outlet
 from topicd.shards.delivery.writing.reservation import reserve_seqs
 from topicd.shards.delivery.writing.schema import is_checked, judged
 from topicd.shards.delivery.writing.schema import refusal as schema_refusal
@@ -72,7 +71,6 @@ class Appender:
         self._small = place.small_batch
         self._together = place.gathered_bytes
         self._open: AppendEntry | None = None  # takes further small batches until the input is used up
-        self.run_outlet: Outlet | None = None  # where the last run went
         log.place_gathered = self.close_entry
 
     def append(
@@ -271,11 +269,6 @@ class Appender:
             return 0, 0
         seqs = topic.seqs
         need, first, ts = topic.need_for(seqs.head + most), seqs.head + 1, max(self._clock.now_ms(), seqs.last_ts)
-        if need is not Need.PLACED:
-            self.run_outlet = self._log.outlets[topic.outlet]
-            self.run_outlet.rouse()
-        else:
-            self.run_outlet = None
         taken = core.take_run(
             *(buf, start, end, topic_id, producer_id, batch_no),
             *(first, ts, need is Need.SYNCED, most, self._together),

@@ -153,11 +153,6 @@ class Outlet:
             self._push_backlog()
             self.flush()
 
-    def rouse(self) -> None:
-        """Something will be placed in a moment: if the WAL shard sleeps, it shall wake meanwhile."""
-        if not self._unflushed:
-            self._bell.ring()
-
     def flush(self) -> None:
         """Wake the WAL shard for what was submitted since the last flush."""
         if self._unflushed:

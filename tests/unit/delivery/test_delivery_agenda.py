@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,19 @@ def test_who_was_pushed_records_is_flushed_before_who_waits_for_a_number(scene: 
     scene.agenda.flush_first(Listener("first", scene.story))
     scene.agenda.flush_all()
     assert scene.story == ["first", "later"]
+
+
+def test_who_was_pushed_records_has_the_core_before_who_waits_for_a_number(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_yield", lambda: scene.story.append("yield"))
+    scene.agenda.flush_later(Listener("later", scene.story))
+    scene.agenda.flush_all(give_way=True)  # nobody was pushed anything
+    assert scene.story == ["later"]
+    scene.agenda.flush_later(Listener("later", scene.story))
+    scene.agenda.flush_first(Listener("first", scene.story))
+    scene.agenda.flush_all(give_way=True)
+    assert scene.story[1:] == ["first", "yield", "later"]
 
 
 def test_each_is_flushed_and_rung_once(scene: Scene) -> None:

@@ -70,8 +70,7 @@ class Shard:
         self.orders, self.supervisor = os.pipe()
         self.turns: NativeTurns | None = None
         if native:
-            linger = Linger(0)
-            self.turns = NativeTurns(self.committer, self.own, self.orders, self.board, linger, linger, 4096)
+            self.turns = NativeTurns(self.committer, self.own, self.orders, self.board, Linger(0), 4096)
 
     def step(self, seconds: float = 0.0) -> Why | None:
         """All that can be done at once; native turns go on for so long."""
