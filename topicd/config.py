@@ -21,6 +21,7 @@ SYSTEM_FILE = Path("/etc/topicd/topicd.toml")
 MAX_WAL_SHARDS = 64
 MAX_DELIVERY_SHARDS = 256
 AUTO_WAL_SHARDS_MAX = 8
+RING_BYTES_MIN = 1536 * KIB
 _DAY_MS = 86_400_000
 
 
@@ -61,7 +62,7 @@ class Settings:
         "size",
         4 * MIB,
         "shared memory between a delivery shard and a WAL shard: what may be in flight between the two",
-        low=1536 * KIB,
+        low=RING_BYTES_MIN,
         high=64 * MIB,
     )
     wal_file_bytes: int = _setting(

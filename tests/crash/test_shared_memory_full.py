@@ -56,6 +56,22 @@ def scene(root: Path) -> None:
         assert daemon.pids() == pids, daemon.log
         assert daemon.stop().code == 0
     assert os.listdir("/dev/shm") == [FILLER.name]
+    FILLER.unlink()
+    beside_a_killed_run(root / "killed")
+
+
+def beside_a_killed_run(root: Path) -> None:
+    """There is room for the rings of one run only, and those of a killed one are not drained yet."""
+    with Daemon(root, wal_shards=2, delivery_shards=2, ring_bytes="4MiB") as killed:
+        with killed.client() as client:
+            client.publish_many("t", [b"x"] * 100)
+        killed.kill_all()
+        killed.start()
+        wait_until(lambda: not killed.running, "the refusal")
+        assert "a killed run had not written" in killed.log, killed.log
+        assert "ring_bytes = 1536KiB" in killed.log, killed.log
+        with Daemon(root, wal_shards=2, delivery_shards=2, ring_bytes="1536KiB") as daemon, daemon.client() as client:
+            assert len(drain_topic(client, "t")) == 100
 
 
 @pytest.mark.fault("SHM-01", "SHM-02")

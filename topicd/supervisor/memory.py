@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from topicd import paths, values
-from topicd.config import ConfigError
+from topicd.config import RING_BYTES_MIN, ConfigError
 from topicd.ipc import doorbell, pressure, ring, shm, slots, tally
 from topicd.ipc.control import process_name
 from topicd.ipc.pressure import Board
@@ -40,8 +40,8 @@ class Memory:
         self.bells: dict[str, int] = {}
         self.board: Board | None = None
 
-    def create(self) -> None:
-        """ConfigError if it can never fit, OSError if it does not now."""
+    def create(self, old: Instance | None = None) -> None:
+        """ConfigError if it can never fit, OSError if it does not now. old: a killed run, which is drained next."""
         self._check_size()
         try:
             self._create()
@@ -49,7 +49,7 @@ class Memory:
             self.close()
             unlink_all(self.instance)
             if exc.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-                raise OSError(exc.errno, self._too_little(_room().free)) from None
+                raise OSError(exc.errno, self._too_little(_room().free) + _kept_for(old)) from None
             raise
 
     def _create(self) -> None:
@@ -101,6 +101,17 @@ class _Room(NamedTuple):
 def _room() -> _Room:
     found = os.statvfs(paths.SHM_DIR)
     return _Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+def _kept_for(old: Instance | None) -> str:
+    """What a killed run left there, and how to start beside it."""
+    if old is None:
+        return ""
+    size = sum(os.stat(f"{paths.SHM_DIR}{name}").st_size for name in shm.names_of(old.instance))
+    return (
+        f". {size // MIB} MiB more hold what a killed run had not written to the log: a start with ring_bytes = "
+        f"{values.format_size(RING_BYTES_MIN)} needs the least room beside them, writes it and gives them back"
+    )
 
 
 def has_rings(old: Instance) -> bool:

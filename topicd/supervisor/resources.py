@@ -71,7 +71,7 @@ class Resources:
         self._first_ids = self.identity.record.next_id - dlv * ID_BLOCK
         self._sweep()
         self._memory = Memory(self.identity.instance, wal, dlv, self._settings.ring_bytes, names)
-        self._memory.create()
+        self._memory.create(self.old_instance)
 
     def _adopt_cold_dir(self) -> None:
         """The first start with one marks it; later ones find out about its disk when they use it."""
