@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from topicd import values
-from topicd.limits import KIB, MIB
+from topicd.limits import KIB, MIB, SEGMENT_RECORDS_MAX, WAL_FILE_MAX
 from topicd.values import NO_LIMIT
 
 ENV_PREFIX = "TOPICD_"
@@ -66,7 +66,7 @@ class Settings:
         high=64 * MIB,
     )
     wal_file_bytes: int = _setting(
-        "size", 64 * MIB, "size of one WAL file; at least twice ring_bytes", low=MIB, high=4096 * MIB
+        "size", 64 * MIB, "size of one WAL file; at least twice ring_bytes", low=MIB, high=WAL_FILE_MAX
     )
     disk_sync_ms: int = _setting("ms", 50, "longest time until a write of class disk is synced", low=1, high=60_000)
     linger_us: int = _setting(
@@ -88,7 +88,9 @@ class Settings:
     )
     checkpoint_ms: int = _live("ms", 1000, "checkpoint so often while there is new data", low=10, high=_DAY_MS)
     snapshot_ms: int = _live("ms", 60_000, "write a metadata snapshot so often", low=100, high=_DAY_MS)
-    segment_max_records: int = _setting("count", 10_000, "seal a segment at so many records", low=1, high=10_000_000)
+    segment_max_records: int = _setting(
+        "count", 10_000, "seal a segment at so many records", low=1, high=SEGMENT_RECORDS_MAX
+    )
     segment_max_bytes: int = _setting("size", 64 * MIB, "seal a segment at this size", low=4 * KIB, high=1024 * MIB)
     segment_max_age_ms: int = _setting("ms", 3_600_000, "seal a segment at this age", low=100, high=NO_LIMIT)
     map_cache_bytes: int = _setting(

@@ -90,4 +90,6 @@ CHANNEL_FLUSH_MS_MAX = 60_000
 
 BACKUP_LEASE_MS = 15_000  # a backup that is not heard of for so long is over
 BACKUP_LEASE_MS_MAX = 60_000
+WAL_FILE_MAX = 4096 * MIB  # as wal_file_bytes
+SEGMENT_RECORDS_MAX = 10_000_000  # as segment_max_records; a batch may go beyond it
 SMALL_FILE_MAX = 64 * MIB

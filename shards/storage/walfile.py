@@ -19,7 +19,7 @@ from topicd._native import core
 from topicd._native.interface import Run
 from topicd.disk.fs import File, Fs, no_file
 from topicd.disk.loading import BadRange, Content, PartLoaded, load
-from topicd.limits import KIB
+from topicd.limits import KIB, WAL_FILE_MAX
 
 MAGIC = 0x31475754  # b"TWG1"
 GROUP = struct.Struct(
@@ -182,6 +182,10 @@ class LogReader:
                 self._note_unknown(file, 1, last=limit_lsn is None)
                 continue
             handle = self._fs.open(file.path)
+            if (size := handle.size()) > WAL_FILE_MAX:  # no file of ours, and more than memory may hold
+                handle.close()
+                self._note_unknown(file, size, last=limit_lsn is None)
+                continue
             part = PartLoaded(handle)
             if self._whole:
                 part.want(0, part.size)

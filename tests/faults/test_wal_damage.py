@@ -63,6 +63,19 @@ def test_damage_below_a_sync_mark_is_reported_and_the_rest_is_served(story: Stor
     assert len(seqs) in (10, 11)  # the victim's two records, or the one whose frame was hit
 
 
+@pytest.mark.fault("ROTT-15")
+def test_a_log_file_that_is_longer_than_any_is_reported_and_never_read(
+    story: Story, disk: FakeDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes would be more than memory holds: a sparse file somebody put there."""
+    story.machine.abandon()
+    monkeypatch.setattr(walfile, "WAL_FILE_MAX", len(disk.files()[FIRST]) - 1)
+    reader = LogReader(disk, WAL_DIR, SEED)
+    assert list(reader.chunks()) == []
+    assert [file.path for file in reader.end.unknown] == [FIRST]
+    assert [damage.path for damage in reader.end.damage] == [FIRST]
+
+
 @pytest.mark.fault("REC-04")
 def test_bad_frame_is_reported_with_the_place_where_it_stands(story: Story, disk: FakeDisk) -> None:
     victim = groups(disk)[-4]

@@ -22,6 +22,7 @@ _PIECE = 1 * MIB  # read at once; also what is given up at once where many pages
 _STEP = 64 * KIB  # of a file that is read where somebody looks
 _LARGE = 1 * MIB  # from here on in memory of its own, which goes back when it is not needed any more
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # a map of no file
+WHOLE_MAX = 2048 * MIB  # no file of ours that is read whole is longer; of one that is, no more is held in memory
 _NAMED = 3  # bad ranges that a message names
 _SINGLE_FAILURES = 64  # pages of a file that are tried one by one
 # What a read says when the disk, or the filesystem that checks it, has not got the bytes. Anything else (no memory, no
@@ -73,8 +74,9 @@ def is_unreadable(error: OSError) -> bool:
 
 
 def load(file: File, start: int = 0, end: int | None = None) -> Content:
-    """The bytes start..end as they are now, to the end of the file by default; fewer if it is shorter."""
-    size = (file.size() if end is None else end) - start
+    """The bytes start..end as they are now, to the end of the file by default; fewer if it is shorter, and of a file
+    that is longer than WHOLE_MAX."""
+    size = (min(file.size(), start + WHOLE_MAX) if end is None else end) - start
     if size <= 0:
         return Content(memoryview(b""), [])
     memory: bytearray | mmap.mmap = mmap.mmap(-1, size, flags=_PRIVATE) if size >= _LARGE else bytearray(size)

@@ -18,13 +18,17 @@ from topicd.disk.cold import ColdDir, ColdMissing, recorded
 from topicd.disk.fs import TMP_SUFFIX, File, Fs
 from topicd.disk.loading import Content, load
 from topicd.errors import FormatError
+from topicd.limits import MAX_BATCH_RECORDS, SEGMENT_RECORDS_MAX
 from topicd.paths import DataDir
+from topicd.shards.storage.segment.index import ENTRY_BYTES
 from topicd.shards.storage.segment.info import Lies
 from topicd.shards.storage.segment.names import COLD, CUT, DATA, IDX, PACKED
 from topicd.shards.storage.segment.packed import open_packed
 from topicd.shards.storage.segment.pointer import Pointer, load_pointer
 
 T = TypeVar("T")
+
+_INDEX_MAX = (SEGMENT_RECORDS_MAX + MAX_BATCH_RECORDS) * ENTRY_BYTES
 
 
 class SegmentPlace(NamedTuple):
@@ -110,11 +114,15 @@ class SegmentPlace(NamedTuple):
         return None if pointer.dropped else lies_of(pointer)
 
     def load_index(self, fs: Fs) -> Content:
-        """The index; a missing one is empty."""
+        """The index; a missing one is empty. Of one that is longer than any index, no more than the longest has."""
         try:
-            return self.load(fs, IDX)
+            file = self.open(fs, IDX)
         except FileNotFoundError:
             return Content(memoryview(b""), [])
+        try:
+            return load(file, 0, min(file.size(), _INDEX_MAX))
+        finally:
+            file.close()
 
     def read_index(self, fs: Fs) -> bytes:
         """The index up to the first entry that cannot be read; a missing one is empty."""

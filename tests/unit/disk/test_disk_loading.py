@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.fakedisk import FakeDisk
 from tests.support.faultfs import FaultFs
+from topicd.disk import loading
 from topicd.disk.fs import RealFs
 from topicd.disk.interface import File
 from topicd.disk.loading import PAGE, BadRange, PartLoaded, load, load_file
@@ -33,6 +34,16 @@ def zeroed(*pages: int) -> bytes:
     for page in pages:
         content[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
     return bytes(content)
+
+
+def test_no_more_of_a_file_is_held_than_the_longest_of_ours_has(
+    disk: FakeDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "WHOLE_MAX", 5 * PAGE)
+    assert bytes(load_file(disk, FILE).view) == CONTENT[: 5 * PAGE]
+    file = disk.open(FILE)
+    assert bytes(load(file, PAGE).view) == CONTENT[PAGE : 6 * PAGE]
+    assert bytes(load(file, 0, 9 * PAGE).view) == CONTENT[: 9 * PAGE]
 
 
 def test_a_file_is_loaded_as_it_is(disk: FakeDisk) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.fakedisk import FakeDisk
 from tests.unit.storage.segment_kit import Topic
+from topicd.shards.storage.segment import places
+from topicd.shards.storage.segment.index import ENTRY_BYTES
 from topicd.shards.storage.segment.names import CUT, DATA, IDX, TAGS
 from topicd.shards.storage.segment.places import is_segment_name, list_files, list_segments, resolve
 
@@ -34,6 +36,15 @@ def test_a_missing_index_is_empty_and_missing_data_is_an_error(disk: FakeDisk, t
     assert resolve(three.dir, 99).read_index(disk) == b""
     with pytest.raises(FileNotFoundError):
         resolve(three.dir, 99).load(disk, DATA)
+
+
+def test_no_more_of_an_index_is_read_than_the_longest_has(
+    disk: FakeDisk, three: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = resolve(three.dir, 1)
+    whole = place.read_index(disk)
+    monkeypatch.setattr(places, "_INDEX_MAX", 2 * ENTRY_BYTES)
+    assert place.read_index(disk) == whole[: 2 * ENTRY_BYTES]
 
 
 def test_segments_are_listed_in_order_without_strangers_and_what_was_cut(disk: FakeDisk, three: Topic) -> None:
