@@ -137,7 +137,8 @@ class StubDaemon:
         """What the stubs noted, in order."""
         if not self.log_file.exists():
             return []
-        lines = [json.loads(line) for line in self.log_file.read_text().splitlines()]
+        whole = self.log_file.read_text().rpartition("\n")[0]  # one that is being written is not there yet
+        lines = [json.loads(line) for line in whole.splitlines()]
         return [e for e in lines if what in (None, e["what"]) and name in (None, e["name"])]
 
     def wait_ready(self) -> StubDaemon:
